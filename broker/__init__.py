@@ -1,0 +1,1 @@
+"""The Dramatiq broker: fair lanes in Redis, by one Lua source."""

@@ -1,0 +1,1 @@
+"""What is true: migrations, and every SQL statement."""

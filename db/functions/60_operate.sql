@@ -1,0 +1,138 @@
+-- The operator's audited hands, and cancel, which the portal shares.
+
+-- Cancel one job. Returns: cancelled | asked (a render is going; it is told to stop) | already | finished | unknown.
+CREATE OR REPLACE FUNCTION cancel_job(p_team text, p_job uuid, p_who text, p_reason text) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  j jobs%ROWTYPE;
+  v_now timestamptz := clock_timestamp();
+BEGIN
+  SELECT * INTO j FROM jobs WHERE id = p_job AND (p_team IS NULL OR team = p_team) FOR NO KEY UPDATE;
+  IF NOT FOUND THEN
+    RETURN 'unknown';
+  ELSIF j.status = 'cancelled' THEN
+    RETURN 'already';
+  ELSIF j.finished_at IS NOT NULL THEN
+    RETURN 'finished';
+  ELSIF j.status = 'processing' THEN
+    IF j.cancel_requested_at IS NULL THEN
+      UPDATE jobs SET cancel_requested_at = v_now, updated_at = v_now, version = version + 1 WHERE id = p_job;
+      INSERT INTO job_events (job, seq, type, at, who, data)
+      VALUES (p_job, j.version + 1, 'cancel_requested', v_now, p_who, jsonb_build_object('reason', p_reason));
+    END IF;
+    RETURN 'asked';
+  END IF;
+  UPDATE jobs SET status = 'cancelled', not_before = NULL, finished_at = v_now, updated_at = v_now,
+         version = version + 1 WHERE id = p_job;
+  INSERT INTO job_events (job, seq, type, at, who, data)
+  VALUES (p_job, j.version + 1, 'cancelled', v_now, p_who, jsonb_build_object('reason', p_reason));
+  DELETE FROM outbox WHERE message_id = preview_message_id(j.team, j.id, j.dispatch_no);
+  RETURN 'cancelled';
+END $$;
+
+-- Replay dead jobs: same job, next dispatch, fresh attempts. One row per id: replayed | already <status> | unknown.
+-- The operator_actions row and the events are one transaction with the change.
+CREATE OR REPLACE FUNCTION replay_jobs(p_jobs uuid[], p_who text, p_reason text)
+RETURNS TABLE (job uuid, outcome text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+#variable_conflict use_column
+DECLARE
+  v_done uuid[];
+  v_before jsonb;
+BEGIN
+  WITH locked AS (
+    SELECT j.id, j.attempt, j.dispatch_no FROM jobs j
+     WHERE j.id = ANY (p_jobs) AND j.status = 'dead' ORDER BY j.id FOR NO KEY UPDATE
+  ), changed AS (
+    UPDATE jobs j SET status = 'queued', dispatch_no = j.dispatch_no + 1, attempt = 0, releases = 0,
+           error_class = NULL, not_before = NULL, finished_at = NULL, cancel_requested_at = NULL,
+           updated_at = clock_timestamp(), version = j.version + 1
+      FROM locked l WHERE j.id = l.id
+    RETURNING j.id, j.version, j.updated_at, l.attempt, l.dispatch_no
+  ), told AS (
+    INSERT INTO job_events (job, seq, type, at, who, data)
+    SELECT c.id, c.version, 'replayed', c.updated_at, p_who,
+           jsonb_build_object('dispatch_no', c.dispatch_no, 'attempt', c.attempt, 'reason', p_reason)
+      FROM changed c
+  )
+  SELECT coalesce(array_agg(c.id ORDER BY c.id), '{}') INTO v_done FROM changed c;
+  IF cardinality(v_done) > 0 THEN
+    PERFORM put_intents(v_done, NULL);
+    INSERT INTO operator_actions (who, action, reason, target)
+    VALUES (p_who, 'replay', p_reason, jsonb_build_object('jobs', to_jsonb(v_done)));
+  END IF;
+  RETURN QUERY
+    SELECT u.id, CASE WHEN u.id = ANY (v_done) THEN 'replayed'
+                      WHEN j.id IS NULL THEN 'unknown' ELSE 'already ' || j.status END
+      FROM unnest(p_jobs) AS u(id) LEFT JOIN jobs j ON j.id = u.id;
+END $$;
+
+-- Write a lane's next settings row: the latest one with the given fields changed. p_changes holds any
+-- of max_running, weight, rate_per_second, burst, paused; an explicit null means "no limit".
+CREATE OR REPLACE FUNCTION set_lane(p_lane text, p_changes jsonb, p_who text, p_reason text) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  c control%ROWTYPE;
+  v_version bigint;
+BEGIN
+  IF p_lane <> '*' AND NOT EXISTS (SELECT FROM teams WHERE id = p_lane) THEN
+    RAISE EXCEPTION 'unknown team %', p_lane USING ERRCODE = 'no_data_found';
+  END IF;
+  -- Read and append are one step per lane, or a change made at the same time would be undone.
+  PERFORM pg_advisory_xact_lock(hashtextextended('control|' || p_lane, 0));
+  SELECT * INTO c FROM control WHERE lane = p_lane ORDER BY version DESC LIMIT 1;
+  INSERT INTO control (lane, max_running, weight, rate_per_second, burst, paused, who, reason)
+  VALUES (
+    p_lane,
+    CASE WHEN p_changes ? 'max_running' THEN (p_changes ->> 'max_running')::int ELSE c.max_running END,
+    coalesce((p_changes ->> 'weight')::int, c.weight, 1),
+    CASE WHEN p_changes ? 'rate_per_second' THEN (p_changes ->> 'rate_per_second')::float8 ELSE c.rate_per_second END,
+    coalesce((p_changes ->> 'burst')::int, c.burst, 1),
+    coalesce((p_changes ->> 'paused')::boolean, c.paused, false),
+    p_who, coalesce(p_reason, ''))
+  RETURNING version INTO v_version;
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'set_lane', coalesce(nullif(p_reason, ''), 'not given'),
+          jsonb_build_object('lane', p_lane, 'changes', p_changes, 'version', v_version));
+  RETURN v_version;
+END $$;
+
+-- Make a team with its first settings row. Returns false when it exists.
+CREATE OR REPLACE FUNCTION create_team(p_team text, p_who text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  INSERT INTO teams (id) VALUES (p_team) ON CONFLICT DO NOTHING;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  INSERT INTO control (lane, who, reason) VALUES (p_team, p_who, 'created');
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'create_team', 'created', jsonb_build_object('team', p_team));
+  RETURN true;
+END $$;
+
+-- Store the hash of a new token. Returns its id.
+CREATE OR REPLACE FUNCTION create_token(p_team text, p_hash bytea, p_scopes text[], p_label text,
+                                        p_expires_at timestamptz, p_who text) RETURNS uuid
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  v_id uuid;
+BEGIN
+  INSERT INTO tokens (team, hash, scopes, label, expires_at)
+  VALUES (p_team, p_hash, p_scopes, p_label, p_expires_at) RETURNING id INTO v_id;
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'create_token', 'created', jsonb_build_object('team', p_team, 'token', v_id, 'scopes', p_scopes));
+  RETURN v_id;
+END $$;
+
+CREATE OR REPLACE FUNCTION revoke_token(p_token uuid, p_who text, p_reason text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  UPDATE tokens SET revoked_at = clock_timestamp() WHERE id = p_token AND revoked_at IS NULL;
+  IF NOT FOUND THEN
+    RETURN false;
+  END IF;
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'revoke_token', coalesce(nullif(p_reason, ''), 'not given'), jsonb_build_object('token', p_token));
+  RETURN true;
+END $$;

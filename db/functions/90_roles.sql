@@ -1,0 +1,70 @@
+-- Roles and grants. Roles belong to the whole cluster and are made without a password: `ALTER ROLE
+-- ... PASSWORD` (or `oncommit up`, for its own cluster) decides who may log in.
+
+DO $$
+DECLARE
+  r text;
+BEGIN
+  FOREACH r IN ARRAY ARRAY['oncommit_portal', 'oncommit_relay', 'oncommit_worker', 'oncommit_operator', 'oncommit_viewer'] LOOP
+    IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
+      BEGIN
+        EXECUTE format('CREATE ROLE %I LOGIN', r);
+      EXCEPTION WHEN duplicate_object OR unique_violation THEN
+        NULL;  -- another database of this cluster was faster
+      END;
+    END IF;
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), r);
+    EXECUTE format('GRANT USAGE ON SCHEMA public TO %I', r);
+    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA public FROM %I', r);
+    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM %I', r);
+    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM %I', r);
+  END LOOP;
+  BEGIN
+    IF NOT (SELECT rolreplication FROM pg_roles WHERE rolname = 'oncommit_relay') THEN
+      ALTER ROLE oncommit_relay REPLICATION;
+    END IF;
+  EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'oncommit_relay lacks REPLICATION: as a superuser run ALTER ROLE oncommit_relay REPLICATION (or your provider''s grant), or set ONCOMMIT_REPLICATION_URL';
+  END;
+END $$;
+
+-- Functions are executable by everybody until that is taken away; only ours are touched.
+DO $$
+DECLARE
+  f regprocedure;
+BEGIN
+  FOR f IN
+    SELECT p.oid::regprocedure FROM pg_proc p
+     WHERE p.pronamespace = 'public'::regnamespace
+       AND p.proname IN ('accept_jobs', 'over_quota', 'claim_jobs', 'finish_jobs', 'end_claim', 'rescue_jobs',
+                         'cancel_job', 'replay_jobs', 'set_lane', 'create_team', 'create_token', 'revoke_token',
+                         'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change')
+  LOOP
+    EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+  END LOOP;
+END $$;
+-- Shapes only: pure text, and needed by those who look an intent up.
+GRANT EXECUTE ON FUNCTION preview_message_id(text, uuid, int) TO PUBLIC;
+
+-- portal: reads its teams' things, adds documents, accepts through the function.
+GRANT SELECT ON teams, tokens, documents, batches, jobs, job_events, requests, kinds, oldest_due TO oncommit_portal;
+GRANT INSERT ON documents TO oncommit_portal;
+GRANT EXECUTE ON FUNCTION accept_jobs, over_quota, cancel_job TO oncommit_portal;
+
+-- relay: reads what it publishes, moves poison away, draws epochs. It cannot read jobs.
+GRANT SELECT ON outbox, control, queues TO oncommit_relay;
+GRANT USAGE ON SEQUENCE relay_epoch TO oncommit_relay;
+GRANT EXECUTE ON FUNCTION quarantine_intent TO oncommit_relay;
+
+-- worker: every change of a job goes through a fenced transition.
+GRANT SELECT ON jobs, workers, kinds, queues, outbox TO oncommit_worker;
+GRANT INSERT, UPDATE, DELETE ON workers TO oncommit_worker;
+GRANT DELETE ON outbox TO oncommit_worker;
+GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, end_claim, rescue_jobs, quarantine_intent TO oncommit_worker;
+
+-- operator: views and audited functions, no table.
+GRANT SELECT ON operator_jobs, operator_events, operator_quarantine, operator_teams, dispatch_counts, oldest_due TO oncommit_operator;
+GRANT EXECUTE ON FUNCTION replay_jobs, cancel_job, set_lane, create_team, create_token, revoke_token TO oncommit_operator;
+
+-- viewer: counts.
+GRANT SELECT ON dispatch_counts, oldest_due TO oncommit_viewer;

@@ -1,0 +1,114 @@
+"""Migrations: numbered SQL for tables, applied once; functions, views and grants, applied when they change.
+
+Safe when several start at once, also against several databases of one cluster (roles are shared).
+"""
+
+import hashlib
+import logging
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+
+import psycopg
+
+log = logging.getLogger(__name__)
+
+# Any constant will do; it only has to be this project's own. (b"oncommit" as a big-endian integer.)
+LOCK_KEY = int.from_bytes(b"oncommit", "big")
+# A table lock that waits blocks everybody behind it: give up after 2 s, let them pass, try again.
+LOCK_TIMEOUT = "2s"
+TRIES = 30
+
+CREATE_LEDGER = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+  name text PRIMARY KEY, checksum text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+)
+"""
+READ_LEDGER = "SELECT name, checksum FROM schema_migrations"
+WRITE_LEDGER = """
+INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)
+ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = now()
+"""
+FUNCTIONS = "functions"
+
+
+class MigrationError(RuntimeError):
+    """The database and this version do not fit; the message says what to do."""
+
+
+def _sql(folder: str) -> Iterator[tuple[str, str]]:
+    for entry in sorted(files("db").joinpath(folder).iterdir(), key=lambda e: e.name):
+        if entry.name.endswith(".sql"):
+            yield entry.name, entry.read_text(encoding="utf-8")
+
+
+def _checksum(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _steps(ledger: dict[str, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, checksum, SQL) of what is still to do."""
+    for name, text in _sql("migrations"):
+        checksum = _checksum(text)
+        if name not in ledger:
+            yield name, checksum, text
+        elif ledger[name] != checksum:
+            raise MigrationError(
+                f"{name} was changed after it was applied to this database: restore the file, and write "
+                "the change as the next numbered migration"
+            )
+    every_function = "\n".join(text for _, text in _sql("functions"))
+    checksum = _checksum(every_function)
+    if ledger.get(FUNCTIONS) != checksum:
+        yield FUNCTIONS, checksum, every_function
+
+
+def _check_server(conn: psycopg.Connection) -> None:
+    if not 150000 <= conn.info.server_version < 190000:
+        raise MigrationError(f"PostgreSQL {conn.info.server_version // 10000}: 15 to 18 are supported")
+    row = conn.execute("SELECT getdatabaseencoding()").fetchone()
+    if row is None or row[0] != "UTF8":
+        raise MigrationError("the database's encoding must be UTF8: createdb --encoding=UTF8 --template=template0")
+
+
+def migrate(dsn: str) -> list[str]:
+    """Bring the database at `dsn` to this version; return the names of what was applied.
+
+    Connect as the database's owner, with CREATEROLE the first time.
+
+    Raises:
+        MigrationError: an applied file was changed, or the server does not fit.
+        psycopg.Error: the server refused; nothing of that step is left behind.
+
+    """
+    applied: list[str] = []
+    with psycopg.connect(dsn, autocommit=True, application_name="oncommit migrate") as conn:
+        _check_server(conn)
+        conn.execute("SELECT pg_advisory_lock(%s)", [LOCK_KEY])
+        conn.execute("SET client_min_messages = warning")
+        conn.add_notice_handler(lambda d: log.warning("migrate: %s", d.message_primary))
+        conn.execute(CREATE_LEDGER)
+        ledger = dict(conn.execute(READ_LEDGER).fetchall())
+        for name, checksum, text in _steps(ledger):
+            _apply(conn, name, checksum, text)
+            applied.append(name)
+    return applied
+
+
+def _apply(conn: psycopg.Connection, name: str, checksum: str, text: str) -> None:
+    for left in reversed(range(TRIES)):
+        try:
+            with conn.transaction():
+                conn.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}'")
+                # libpq's simple protocol runs a whole script: psycopg takes that road without parameters.
+                conn.execute(text.encode())
+                conn.execute(WRITE_LEDGER, [name, checksum])
+        except (psycopg.errors.LockNotAvailable, psycopg.errors.InternalError_) as error:
+            # "tuple concurrently updated" (XX000): another database of the cluster changed the same role.
+            if left == 0:
+                raise
+            log.info("migrate: %s waits for a lock (%s), %d tries left", name, error.sqlstate, left)
+            time.sleep(0.1)
+        else:
+            log.info("migrate: applied %s", name)
+            return

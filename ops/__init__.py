@@ -1,0 +1,1 @@
+"""The operator's hands: the `oncommit` command, and the local stack."""

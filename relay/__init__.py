@@ -1,0 +1,1 @@
+"""Committed -> published: the WAL's outbox inserts become messages in Redis."""
