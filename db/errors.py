@@ -1,10 +1,10 @@
 """What can go wrong between a process and PostgreSQL, told apart once.
 
-    DatabaseError
-    |-- Unavailable      the server is away, restarting, full, read-only, out of connections, or too slow
-    |                    (says nothing about the statement: try again later; a commit may have happened)
-    |-- Conflict         deadlock or serialization failure: the transaction is gone, try it again now
-    `-- Refused          the statement itself was refused; trying again gives the same answer
+DatabaseError
+|-- Unavailable      the server is away, restarting, full, read-only, out of connections, or too slow
+|                    (says nothing about the statement: try again later; a commit may have happened)
+|-- Conflict         deadlock or serialization failure: the transaction is gone, try it again now
+`-- Refused          the statement itself was refused; trying again gives the same answer
 """
 
 from collections.abc import Iterator

@@ -30,6 +30,7 @@ INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)
 ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = now()
 """
 FUNCTIONS = "functions"
+OLDEST, NEWEST = 15, 18  # major versions of PostgreSQL that the tests run against, and those between
 
 
 class MigrationError(RuntimeError):
@@ -64,11 +65,13 @@ def _steps(ledger: dict[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_server(conn: psycopg.Connection) -> None:
-    if not 150000 <= conn.info.server_version < 190000:
-        raise MigrationError(f"PostgreSQL {conn.info.server_version // 10000}: 15 to 18 are supported")
+    if not OLDEST <= (major := conn.info.server_version // 10_000) <= NEWEST:
+        raise MigrationError(f"PostgreSQL {major}: {OLDEST} to {NEWEST} are supported")
     row = conn.execute("SELECT getdatabaseencoding()").fetchone()
     if row is None or row[0] != "UTF8":
-        raise MigrationError("the database's encoding must be UTF8: createdb --encoding=UTF8 --template=template0")
+        raise MigrationError(
+            "the database's encoding must be UTF8: createdb --encoding=UTF8 --template=template0"
+        )
 
 
 def migrate(dsn: str) -> list[str]:
@@ -88,7 +91,7 @@ def migrate(dsn: str) -> list[str]:
         conn.execute("SET client_min_messages = warning")
         conn.add_notice_handler(lambda d: log.warning("migrate: %s", d.message_primary))
         conn.execute(CREATE_LEDGER)
-        ledger = dict(conn.execute(READ_LEDGER).fetchall())
+        ledger: dict[str, str] = dict(conn.execute(READ_LEDGER).fetchall())
         for name, checksum, text in _steps(ledger):
             _apply(conn, name, checksum, text)
             applied.append(name)

@@ -44,6 +44,7 @@ def configure(process: str, level: str = "info") -> None:
 
     `process` (portal, relay, worker, oncommit) is a field of every line.
     """
+
     def name_process(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
         event.setdefault("process", process)  # not a context variable: threads do not inherit those
         return event

@@ -97,7 +97,7 @@ BEGIN
   RETURN v_version;
 END $$;
 
--- Make a team with its first settings row. Returns false when it exists.
+-- Make a team; a trigger gives it its first settings row. Returns false when it exists.
 CREATE OR REPLACE FUNCTION create_team(p_team text, p_who text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
@@ -105,7 +105,6 @@ BEGIN
   IF NOT FOUND THEN
     RETURN false;
   END IF;
-  INSERT INTO control (lane, who, reason) VALUES (p_team, p_who, 'created');
   INSERT INTO operator_actions (who, action, reason, target)
   VALUES (p_who, 'create_team', 'created', jsonb_build_object('team', p_team));
   RETURN true;

@@ -38,7 +38,8 @@ BEGIN
      WHERE p.pronamespace = 'public'::regnamespace
        AND p.proname IN ('accept_jobs', 'over_quota', 'claim_jobs', 'finish_jobs', 'end_claim', 'rescue_jobs',
                          'cancel_job', 'replay_jobs', 'set_lane', 'create_team', 'create_token', 'revoke_token',
-                         'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change')
+                         'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change',
+                         'give_settings')
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
   END LOOP;

@@ -175,6 +175,15 @@ INSERT INTO control (lane, who, reason) VALUES ('*', 'migrate', 'the global swit
 COMMENT ON COLUMN control.max_running IS 'renders of the team at one time; null: no limit';
 COMMENT ON COLUMN control.rate_per_second IS 'starts a second; null: no limit; burst: starts at once after idling';
 
+-- A lane whose settings are not known stays closed, so a team is born with its row, whoever inserts it.
+CREATE FUNCTION give_settings() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  INSERT INTO control (lane, who, reason) VALUES (NEW.id, 'schema', 'a new team''s defaults');
+  RETURN NULL;
+END $$;
+CREATE TRIGGER teams_have_settings AFTER INSERT ON teams FOR EACH ROW EXECUTE FUNCTION give_settings();
+
 CREATE TABLE workers (
   id           uuid PRIMARY KEY,
   host         text NOT NULL,

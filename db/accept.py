@@ -1,0 +1,124 @@
+"""Acceptance: request key, jobs, `accepted` events and intents in one statement and one commit.
+
+The statement is the function `accept_jobs` (db/functions/20_accept.sql); one job and ten thousand
+take the same road.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from psycopg import AsyncConnection
+
+from db.errors import DatabaseError, translated
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """One job as asked for; `max_attempts` None takes the kind's; `simulate` is JSON text or None."""
+
+    id: UUID
+    kind: str
+    document: str
+    title: str | None
+    priority: int
+    max_attempts: int | None
+    simulate: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """One request: its team, key and fingerprint (SHA-256, 32 bytes), and its jobs.
+
+    `batch` is the id of a new batch, or None for a single job. `over_quota` says that the caller
+    found the team's backlog full; a key that was decided before is answered all the same.
+    """
+
+    team: str
+    key: str
+    fingerprint: bytes
+    jobs: Sequence[NewJob]
+    batch: UUID | None = None
+    over_quota: bool = False
+    traceparent: str | None = None
+    who: str = "portal"
+
+
+class Outcome(StrEnum):
+    """What acceptance decided; see db/functions/20_accept.sql."""
+
+    NEW = "new"
+    OLD = "old"
+    MISMATCH = "mismatch"
+    BUSY = "busy"
+    UNKNOWN_DOCUMENTS = "unknown_documents"
+    BACKLOG_FULL = "backlog_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome, and for NEW and OLD the job or batch and when it was created.
+
+    `items` are the indexes of jobs whose document the team has not put.
+    """
+
+    outcome: Outcome
+    job: UUID | None
+    batch: UUID | None
+    created_at: datetime | None
+    items: Sequence[int]
+
+
+ACCEPT = """
+SELECT outcome, job, batch, at, detail
+  FROM accept_jobs(%s::text, %s::text, %s::bytea, %s::uuid, %s::boolean, %s::uuid[], %s::text[], %s::text[],
+                   %s::text[], %s::smallint[], %s::int[], %s::text[], %s::text, %s::text)
+"""
+
+
+async def accept(conn: AsyncConnection[Any], a: Acceptance) -> Decision:
+    """Write all rows of `a`, or find what its key was decided to be; committed when this returns.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; whether a commit took may be unknown.
+
+    """
+    jobs = a.jobs
+    parameters = [
+        a.team,
+        a.key,
+        a.fingerprint,
+        a.batch,
+        a.over_quota,
+        [j.id for j in jobs],
+        [j.kind for j in jobs],
+        [j.document for j in jobs],
+        [j.title for j in jobs],
+        [j.priority for j in jobs],
+        [j.max_attempts for j in jobs],
+        [j.simulate for j in jobs],
+        a.traceparent,
+        a.who,
+    ]
+    with translated():
+        # BEGIN carries READ COMMITTED: a server or role default of SERIALIZABLE cannot weaken the key's lock.
+        async with conn.transaction():
+            cursor = await conn.execute(ACCEPT, parameters)
+            row = await cursor.fetchone()
+    if row is None:
+        raise DatabaseError("accept_jobs returned nothing")
+    outcome, job, batch, at, detail = row
+    return Decision(Outcome(outcome), job, batch, at, (detail or {}).get("items", []))
+
+
+OVER_QUOTA = "SELECT over_quota(%s, %s)"
+
+
+async def over_quota(conn: AsyncConnection[Any], team: str, more: int) -> bool:
+    """Tell whether `more` jobs would put the team over its quota of unfinished jobs."""
+    with translated():
+        row = await (await conn.execute(OVER_QUOTA, [team, more])).fetchone()
+    return bool(row and row[0])

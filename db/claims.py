@@ -1,0 +1,171 @@
+"""Claims: one worker takes a dispatch, and ends it once. The functions are 30_claim.sql and 40_settle.sql."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+
+from db.errors import DatabaseError, translated
+
+
+class Answer(StrEnum):
+    """What a claim was answered; see db/functions/30_claim.sql."""
+
+    TAKEN = "taken"
+    NOT_YET = "not_yet"
+    STALE = "stale"
+    FINISHED = "finished"
+    ANOTHERS = "anothers"
+    PAUSED = "paused"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job that this worker may render: the fence (job, dispatch_no, attempt) and what to render."""
+
+    job: UUID
+    dispatch_no: int
+    attempt: int
+    max_attempts: int
+    releases: int
+    team: str
+    kind: str
+    document: str
+    title: str | None
+    simulate: Mapping[str, Any] | None
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer for one (job, dispatch_no); `claim` is there when it is TAKEN."""
+
+    job: UUID
+    dispatch_no: int
+    answer: Answer
+    claim: Claim | None
+
+
+CLAIM = """
+SELECT job, dispatch_no, outcome, team, kind, document, title, attempt, max_attempts, releases, simulate,
+       created_at
+  FROM claim_jobs(%s::uuid, %s::uuid[], %s::int[])
+"""
+
+
+def claim(conn: Connection[Any], worker: UUID, wanted: Sequence[tuple[UUID, int]]) -> list[Claimed]:
+    """Claim each (job, dispatch_no) for `worker`; the attempt is counted and committed when this returns.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; repeating the call finds a claim that took.
+
+    """
+    with translated(), conn.transaction():
+        rows = conn.execute(CLAIM, [worker, [j for j, _ in wanted], [d for _, d in wanted]]).fetchall()
+    answers: list[Claimed] = []
+    for job, no, outcome, team, kind, document, title, attempt, most, releases, simulate, created_at in rows:
+        answer = Answer(outcome)
+        taken = answer is Answer.TAKEN
+        answers.append(
+            Claimed(
+                job,
+                no,
+                answer,
+                Claim(job, no, attempt, most, releases, team, kind, document, title, simulate, created_at)
+                if taken
+                else None,
+            )
+        )
+    return answers
+
+
+class Ended(StrEnum):
+    """Whether an end took: now, before (its reply was lost), or not at all (the claim was lost)."""
+
+    DONE = "done"
+    ALREADY = "already"
+    LOST = "lost"
+
+
+FINISH = """
+SELECT outcome FROM finish_jobs(%s::uuid, %s::uuid[], %s::int[], %s::int[], %s::text[], %s::bigint[])
+"""
+
+
+def finish(conn: Connection[Any], worker: UUID, c: Claim, artifact: str, size: int) -> Ended:
+    """End the claim with its artifact (`sha256:` digest and size in bytes) and consume the intent.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; repeating the call is safe.
+
+    """
+    with translated(), conn.transaction():
+        row = conn.execute(
+            FINISH, [worker, [c.job], [c.dispatch_no], [c.attempt], [artifact], [size]]
+        ).fetchone()
+    return _ended(row)
+
+
+class How(StrEnum):
+    """How a claim ends when it does not succeed; see db/functions/40_settle.sql."""
+
+    FAILED = "failed"
+    DIED = "died"
+    RELEASED = "released"
+    CANCELLED = "cancelled"
+
+
+END = """
+SELECT end_claim(%s::uuid, %s::uuid, %s::int, %s::int, %s::text, %s::text, %s::text, %s::bigint,
+                 %s::boolean, %s::text)
+"""
+
+
+def end(
+    conn: Connection[Any],
+    worker: UUID,
+    c: Claim,
+    how: How,
+    *,
+    error_class: str | None = None,
+    error: str | None = None,
+    delay_ms: int = 0,
+    spend: bool = False,
+    who: str | None = None,
+) -> Ended:
+    """End the claim without success; `spend` keeps a released attempt spent.
+
+    `error` must be clean text (no NUL) of at most 2 KB; `delay_ms` is when the next dispatch is due.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; repeating the call is safe.
+
+    """
+    with translated(), conn.transaction():
+        row = conn.execute(
+            END,
+            [
+                worker,
+                c.job,
+                c.dispatch_no,
+                c.attempt,
+                how,
+                error_class,
+                error,
+                delay_ms,
+                spend,
+                who or f"worker:{worker}",
+            ],
+        ).fetchone()
+    return _ended(row)
+
+
+def _ended(row: tuple[Any, ...] | None) -> Ended:
+    if row is None:
+        raise DatabaseError("the transition returned nothing")
+    return Ended(row[0])

@@ -1,0 +1,106 @@
+"""Connections: how each process reaches PostgreSQL.
+
+READ COMMITTED is pinned per transaction, not trusted to the server's default; every session gives up
+on a lock or a statement that takes too long, so that trouble in the database is an error in bounded
+time and never a hang. Settings travel as startup options, so a role's own defaults cannot undo them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection, IsolationLevel
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+#: A statement of the hot paths takes milliseconds; 15 s means the server is in trouble.
+STATEMENT_TIMEOUT = "15s"
+#: Long enough for any transition that holds a job's row, short enough to answer 503 in bounded time.
+LOCK_TIMEOUT = "5s"
+#: A client that froze inside a transaction must not pin vacuum or slot creation for ever.
+IDLE_TIMEOUT = "30s"
+CONNECT_TIMEOUT = 5  # seconds
+#: Notice a peer that is gone, not merely slow, within 15 s (5 + 2 x 5).
+KEEPALIVES: Mapping[str, int] = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 15_000,  # milliseconds
+}
+OPTIONS = (
+    "-c default_transaction_isolation=read\\ committed",
+    f"-c statement_timeout={STATEMENT_TIMEOUT}",
+    f"-c lock_timeout={LOCK_TIMEOUT}",
+    f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT}",
+    "-c timezone=UTC",
+)
+
+
+def with_options(dsn: str, application: str) -> str:
+    """Return `dsn` with the session settings of this module; what the DSN itself says wins."""
+    given = conninfo_to_dict(dsn)
+    merged: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "application_name": application,
+        **KEEPALIVES,
+        **given,
+        "options": " ".join([*OPTIONS, str(given.get("options") or "")]).strip(),
+    }
+    return make_conninfo("", **merged)
+
+
+def _configure(conn: Connection[Any]) -> None:
+    conn.isolation_level = IsolationLevel.READ_COMMITTED
+
+
+async def _configure_async(conn: AsyncConnection[Any]) -> None:
+    await conn.set_isolation_level(IsolationLevel.READ_COMMITTED)
+
+
+def connect(dsn: str, application: str) -> Connection[Any]:
+    """Return one autocommit connection with the session settings of this module.
+
+    Raises:
+        psycopg.OperationalError: the server is away or refuses.
+
+    """
+    return psycopg.connect(with_options(dsn, application), autocommit=True)
+
+
+def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> ConnectionPool[Connection[Any]]:
+    """Return an open pool of autocommit connections; it need not have reached the server yet.
+
+    `size` is the most connections it holds; `timeout` how long a caller waits for one, seconds.
+    """
+    return ConnectionPool(
+        with_options(dsn, application),
+        min_size=1,
+        max_size=size,
+        timeout=timeout,
+        kwargs={"autocommit": True},
+        configure=_configure,
+        # A connection that the server dropped is replaced before a caller gets it, not after.
+        check=ConnectionPool.check_connection,
+        reconnect_timeout=60.0,
+        open=True,
+        name=application,
+    )
+
+
+def async_pool(
+    dsn: str, application: str, *, size: int, timeout: float
+) -> AsyncConnectionPool[AsyncConnection[Any]]:
+    """Return the portal's pool, not yet open: `async with` it. Fields as in `pool`."""
+    return AsyncConnectionPool(
+        with_options(dsn, application),
+        min_size=1,
+        max_size=size,
+        timeout=timeout,
+        kwargs={"autocommit": True},
+        configure=_configure_async,
+        check=AsyncConnectionPool.check_connection,
+        reconnect_timeout=60.0,
+        open=False,
+        name=application,
+    )
