@@ -1,0 +1,112 @@
+"""What a stream of committed changes says: frozen events, and log sequence numbers as integers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+Table = Literal["outbox", "control"]
+PluginName = Literal["wal2json", "pgoutput"]
+
+# A log sequence number is a 64-bit byte position in the WAL, written as two hexadecimal halves.
+_HALF_BITS = 32
+_HALF_MASK = (1 << _HALF_BITS) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A committed transaction starts. `xid` is the 32-bit id, `final_lsn` where its commit record lies."""
+
+    xid: int
+    final_lsn: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """An intent was inserted. `not_before` is aware; `body` is the whole encoded message."""
+
+    intent: int
+    message_id: str
+    queue: str
+    lane: str
+    priority: int
+    not_before: datetime | None
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControlRow:
+    """A lane's settings were written, complete; the highest `version` wins. None: no limit."""
+
+    version: int
+    lane: str
+    max_running: int | None
+    weight: int
+    rate_per_second: float | None
+    burst: int
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A row whose columns cannot be understood; `reason` names the column and holds no value of it.
+
+    `intent` and `message_id` are what could still be read.
+    """
+
+    table: Table
+    intent: int | None
+    message_id: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The transaction is complete. Only `end_lsn` may be confirmed: `commit_lsn` would send it again."""
+
+    end_lsn: int
+    commit_lsn: int | None
+
+
+Event = Begin | OutboxRow | ControlRow | Poison | Commit
+
+
+class Decoder(Protocol):
+    """Turns one plugin's frames into events; does no I/O. A new one for each connection."""
+
+    @property
+    def plugin(self) -> PluginName:
+        """Name of the output plugin whose frames it reads."""
+        ...
+
+    def options(self, publication: str) -> dict[str, str]:
+        """Return the options of START_REPLICATION that make the plugin say what is understood here."""
+        ...
+
+    def feed(self, payload: bytes | memoryview, header_lsn: int) -> Sequence[Event]:
+        """Return the events of one frame, in order; `header_lsn` is the frame's own position (may be 0).
+
+        Raises:
+            DecodeError: the frame is not of this plugin.
+
+        """
+        ...
+
+
+def lsn_text(lsn: int) -> str:
+    """Return PostgreSQL's notation of a log sequence number, such as `16/B374D848`."""
+    return f"{lsn >> _HALF_BITS:X}/{lsn & _HALF_MASK:X}"
+
+
+def lsn_int(text: str) -> int:
+    """Return the byte position that `16/B374D848` writes.
+
+    Raises:
+        ValueError: it is no log sequence number.
+
+    """
+    high, slash, low = text.partition("/")
+    position = (int(high, 16) << _HALF_BITS) + int(low, 16)
+    if not slash or lsn_text(position) != f"{high.lstrip('0') or '0'}/{low.lstrip('0') or '0'}".upper():
+        raise ValueError("not a log sequence number")
+    return position

@@ -1,0 +1,142 @@
+"""pgoutput, protocol version 1: binary messages (PostgreSQL manual, "Logical Replication Message Formats").
+
+Tuples arrive as text: with `DateStyle`, `TimeZone` and encoding pinned by the stream's connection,
+text is the one form that does not depend on column types.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from relay.errors import DecodeError
+from relay.events import Begin, Commit, Event, PluginName, Table
+from relay.rows import COLUMNS, UNREADABLE, row
+
+_SCHEMA: Final = "public"
+_TABLES: Final[dict[str, Table]] = {"outbox": "outbox", "control": "control"}
+
+_BEGIN: Final = struct.Struct("!QqI")  # final LSN, commit time, xid
+_COMMIT: Final = struct.Struct("!BQQq")  # flags, commit LSN, end LSN, commit time
+_UINT32: Final = struct.Struct("!I")
+_INT16: Final = struct.Struct("!h")
+_COLUMN_TAIL: Final = 8  # type oid and type modifier, 4 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class _Relation:
+    """A table as its newest relation message describes it; None for a column that nobody reads."""
+
+    table: Table
+    columns: tuple[str | None, ...]
+
+
+class PgOutput:
+    """Decoder of pgoutput messages; keeps the relations that this connection has announced."""
+
+    plugin: PluginName = "pgoutput"
+
+    def __init__(self) -> None:
+        self._relations: dict[int, _Relation | None] = {}
+
+    def options(self, publication: str) -> dict[str, str]:
+        """Return the plugin's options; `publication` names what is streamed."""
+        return {"proto_version": "1", "publication_names": publication}
+
+    def feed(self, payload: bytes | memoryview, header_lsn: int) -> Sequence[Event]:
+        """Return the event of one message; none for relations and for what is not an insert.
+
+        Raises:
+            DecodeError: the message is cut short, or an insert names a relation that was never announced.
+
+        """
+        message = bytes(payload)
+        try:
+            return self._events(message, header_lsn)
+        except (struct.error, IndexError, ValueError, KeyError) as error:
+            kind = ascii(message[:1])
+            raise DecodeError(
+                f"pgoutput: a message of kind {kind} is malformed ({type(error).__name__})"
+            ) from error
+
+    def _events(self, message: bytes, header_lsn: int) -> Sequence[Event]:
+        kind = message[:1]
+        if kind == b"I":
+            return self._insert(message)
+        if kind == b"B":
+            final_lsn, _, xid = _BEGIN.unpack_from(message, 1)
+            return (Begin(xid=xid, final_lsn=final_lsn),)
+        if kind == b"C":
+            _, commit_lsn, end_lsn, _ = _COMMIT.unpack_from(message, 1)
+            if end_lsn > header_lsn:
+                raise ValueError("a commit ends beyond what was sent")
+            return (Commit(end_lsn=end_lsn, commit_lsn=commit_lsn),)
+        if kind == b"R":
+            self._announce(message)
+        # Updates, deletes, truncates, types, origins and logical messages dispatch nothing.
+        return ()
+
+    def _announce(self, message: bytes) -> None:
+        (oid,) = _UINT32.unpack_from(message, 1)
+        schema, at = _string(message, 5)
+        name, at = _string(message, at)
+        at += 1  # replica identity
+        (count,) = _INT16.unpack_from(message, at)
+        at += _INT16.size
+        names: list[str] = []
+        for _ in range(count):
+            column, at = _string(message, at + 1)  # after the column's flags
+            at += _COLUMN_TAIL
+            names.append(column)
+        if at > len(message):
+            raise ValueError("a relation message is cut short")
+        table = _TABLES.get(name) if schema == _SCHEMA else None
+        if table is None:
+            self._relations[oid] = None
+        else:
+            wanted = COLUMNS[table]
+            self._relations[oid] = _Relation(table, tuple(c if c in wanted else None for c in names))
+
+    def _insert(self, message: bytes) -> Sequence[Event]:
+        (oid,) = _UINT32.unpack_from(message, 1)
+        relation = self._relations[oid]
+        if relation is None:
+            return ()
+        if message[5:6] != b"N":
+            raise ValueError("an insert without a new tuple")
+        (count,) = _INT16.unpack_from(message, 6)
+        if count != len(relation.columns):
+            raise ValueError("an insert does not fit its relation")
+        at = 8
+        columns: dict[str, object] = {}
+        for name in relation.columns:
+            value, at = _field(message, at, wanted=name is not None)
+            if name is not None:
+                columns[name] = value
+        return (row(relation.table, columns),)
+
+
+def _string(message: bytes, at: int) -> tuple[str, int]:
+    end = message.index(b"\0", at)
+    return message[at:end].decode(), end + 1
+
+
+def _field(message: bytes, at: int, *, wanted: bool) -> tuple[object, int]:
+    """Return a column's value (text, None or UNREADABLE) and where the next column starts."""
+    kind = message[at : at + 1]
+    at += 1
+    if kind == b"n":
+        return None, at
+    if kind == b"u":  # unchanged TOAST: only updates have it, and it has no bytes
+        return UNREADABLE, at
+    if kind not in {b"t", b"b"}:
+        raise ValueError("unknown kind of column value")
+    (size,) = _UINT32.unpack_from(message, at)
+    at += _UINT32.size
+    end = at + size
+    if end > len(message):
+        raise ValueError("a column value is cut short")
+    if not wanted:
+        return None, end
+    # Binary values were not asked for; whoever sends one gets the row quarantined, not the stream stopped.
+    return (message[at:end].decode() if kind == b"t" else UNREADABLE), end
