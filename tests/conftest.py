@@ -1,0 +1,35 @@
+"""Shared fixtures: real servers, real processes, and a proxy between them. See tests/support/."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.postgres import database, guardian, kinds, server, servers_folder, session_server
+from support.processes import processes
+from support.proxy import proxies
+from support.valkey import valkey
+
+__all__ = [
+    "database",
+    "guardian",
+    "processes",
+    "proxies",
+    "server",
+    "servers_folder",
+    "session_server",
+    "valkey",
+]
+
+
+def pytest_report_header() -> list[str]:
+    """Say which PostgreSQL servers the tests run with."""
+    return kinds()[1]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Leave the outcome where a fixture can see it, so that logs are printed for failures only."""
+    report = yield
+    if report.when == "call":
+        item.oncommit_call = report  # type: ignore[attr-defined]
+    return report
