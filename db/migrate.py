@@ -30,6 +30,16 @@ INSERT INTO schema_migrations (name, checksum) VALUES (%s, %s)
 ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = now()
 """
 FUNCTIONS = "functions"
+PUBLICATION = "publication"
+# The relay's pgoutput streams this. A table that was dropped and made again fell out of it.
+PUBLICATION_TABLES = """
+SELECT count(*) FROM pg_publication_tables
+ WHERE pubname = 'oncommit_outbox' AND schemaname = 'public' AND tablename IN ('outbox', 'control')
+"""
+MAKE_PUBLICATION = """
+DROP PUBLICATION IF EXISTS oncommit_outbox;
+CREATE PUBLICATION oncommit_outbox FOR TABLE outbox, control WITH (publish = 'insert');
+"""
 OLDEST, NEWEST = 15, 18  # major versions of PostgreSQL that the tests run against, and those between
 
 
@@ -95,6 +105,9 @@ def migrate(dsn: str) -> list[str]:
         for name, checksum, text in _steps(ledger):
             _apply(conn, name, checksum, text)
             applied.append(name)
+        if conn.execute(PUBLICATION_TABLES).fetchone() != (2,):
+            _apply(conn, PUBLICATION, _checksum(MAKE_PUBLICATION), MAKE_PUBLICATION)
+            applied.append(PUBLICATION)
     return applied
 
 

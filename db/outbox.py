@@ -112,6 +112,15 @@ def intents(conn: Connection[Any], ids: Sequence[int]) -> list[Intent]:
     return [Intent(i, m, q, lane, p, delay or 0, body) for i, m, q, lane, p, delay, body in rows]
 
 
+QUEUES = "SELECT name FROM queues"
+
+
+def queues(conn: Connection[Any]) -> frozenset[str]:
+    """Return the names of the queues that exist."""
+    with translated():
+        return frozenset(row[0] for row in conn.execute(QUEUES).fetchall())
+
+
 LAST = "SELECT coalesce(max(id), 0) FROM outbox"
 
 

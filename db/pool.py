@@ -28,6 +28,9 @@ KEEPALIVES: Mapping[str, int] = {
     "keepalives_count": 2,
     "tcp_user_timeout": 15_000,  # milliseconds
 }
+#: The pool doubles its pause between tries up to this: the first caller after an outage of any length
+#: starts anew, so that service is back within seconds of the server and not within a minute.
+RECONNECT_SECONDS = 4.0
 OPTIONS = (
     "-c default_transaction_isolation=read\\ committed",
     f"-c statement_timeout={STATEMENT_TIMEOUT}",
@@ -97,10 +100,11 @@ def async_pool(
         min_size=1,
         max_size=size,
         timeout=timeout,
-        kwargs={"autocommit": True},
+        # Nothing is prepared on the server: the portal may be behind a pooler in transaction mode.
+        kwargs={"autocommit": True, "prepare_threshold": None},
         configure=_configure_async,
         check=AsyncConnectionPool.check_connection,
-        reconnect_timeout=60.0,
+        reconnect_timeout=RECONNECT_SECONDS,
         open=False,
         name=application,
     )

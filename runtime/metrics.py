@@ -40,6 +40,19 @@ TABLE: Sequence[Metric] = (
     Metric("open_streams", "gauge", "event streams that are open"),
     Metric("oldest_due_intent_seconds", "gauge", "age of the oldest intent that is due, by PostgreSQL"),
     Metric("due_intents", "gauge", "intents that are due and not consumed"),
+    # relay
+    Metric("relay_published_total", "counter", "messages written to Redis", ("road",)),
+    Metric("relay_duplicate_publishes_total", "counter", "messages that Redis held already"),
+    Metric("relay_token_mismatches_total", "counter", "times Redis had lost data or another relay reigned"),
+    Metric("relay_catch_ups_total", "counter", "passes over the outbox table", ("occasion",)),
+    Metric("relay_quarantined_total", "counter", "intents put away by the relay"),
+    Metric("relay_decode_errors_total", "counter", "frames that could not be read; their rows are resynced"),
+    Metric("relay_redis_errors_total", "counter", "times Redis could not be written"),
+    Metric("relay_slots_made_total", "counter", "replication slots made", ("why",)),
+    Metric("relay_streaming", "gauge", "1 while this relay reads the WAL"),
+    Metric("relay_slot_lag_bytes", "gauge", "WAL that the slot has not confirmed"),
+    Metric("relay_slot_retained_bytes", "gauge", "WAL that the slot keeps on disk"),
+    Metric("relay_slot_safe_bytes", "gauge", "WAL left before the slot is lost; -1: no limit"),
 )
 
 

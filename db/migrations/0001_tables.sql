@@ -220,5 +220,3 @@ CREATE TRIGGER job_events_no_truncate BEFORE TRUNCATE ON job_events
   FOR EACH STATEMENT EXECUTE FUNCTION refuse_change();
 CREATE TRIGGER operator_actions_append_only BEFORE UPDATE OR DELETE ON operator_actions
   FOR EACH ROW EXECUTE FUNCTION refuse_change();
-
-CREATE PUBLICATION oncommit_outbox FOR TABLE outbox, control WITH (publish = 'insert');

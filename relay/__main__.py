@@ -1,0 +1,32 @@
+"""`python -m relay`: tail the WAL, publish what was committed. SIGTERM ends it within a second."""
+
+import signal
+import sys
+
+from relay.service import Relay
+from runtime import logs
+from runtime.health import serve_health
+from runtime.settings import SettingsError, settings
+
+
+def main() -> int:
+    """Run the relay until SIGTERM or SIGINT; return the exit code."""
+    try:
+        config = settings()
+    except SettingsError as error:
+        print(f"oncommit relay: {error}", file=sys.stderr)  # noqa: T201 -- before there are logs
+        return 2
+    logs.configure("relay", config.log_level)
+    relay = Relay(config)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: relay.stop())
+    health = serve_health(relay.live, relay.ready)
+    try:
+        relay.run()
+    finally:
+        health.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

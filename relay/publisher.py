@@ -1,0 +1,132 @@
+"""Publisher: every write the relay makes to Redis, fenced by the token, in calls of bounded size.
+
+The token (epoch, seq) is compared and set with each call. A mismatch means that Redis lost data or
+that another relay took over; the publisher does not guess which, it raises.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import redis.exceptions
+from broker.lanes import Lanes, Limit, Outgoing, Published, Token, TokenMismatch
+
+#: Rows in one Lua call: some milliseconds of Redis' one thread, and 2 MB at the largest bodies.
+ROWS_PER_CALL = 500
+
+
+class RedisAway(Exception):
+    """Redis cannot be written now: refused, reset, too slow, loading, full, or a read-only replica."""
+
+
+class Publisher:
+    """Holds the token of this relay's reign. Not for use by several threads."""
+
+    def __init__(self, lanes: Lanes) -> None:
+        self._lanes = lanes
+        self._token: Token | None = None
+
+    @property
+    def reigns(self) -> bool:
+        """Whether a token was seized and nothing has gone wrong since."""
+        return self._token is not None
+
+    def seize(self, epoch: int) -> bool:
+        """Begin a reign; return whether Redis may have lost data since the one before.
+
+        Raises:
+            RedisAway: try again later with a new epoch.
+            TokenMismatch: a later epoch reigns.
+
+        """
+        self._token = None
+        try:
+            seized = self._lanes.seize(epoch)
+        except redis.exceptions.RedisError as error:
+            raise RedisAway(type(error).__name__) from error
+        self._token = Token(epoch, 0)
+        return seized.lost
+
+    def position(self) -> Mapping[str, str]:
+        """Return where the last reign had read to; plain data, see `service`.
+
+        Raises:
+            RedisAway: it cannot be read now.
+
+        """
+        try:
+            return self._lanes.position()
+        except redis.exceptions.RedisError as error:
+            raise RedisAway(type(error).__name__) from error
+
+    def missing(self, queue: str, ids: Sequence[str]) -> list[str]:
+        """Return those of the message ids that are not alive in Redis.
+
+        Raises:
+            RedisAway: it cannot be read now.
+
+        """
+        try:
+            return self._lanes.missing(queue, ids)
+        except redis.exceptions.RedisError as error:
+            raise RedisAway(type(error).__name__) from error
+
+    def publish(
+        self,
+        messages: Sequence[Outgoing] = (),
+        limits: Sequence[Limit] = (),
+        position: Mapping[str, str] | None = None,
+    ) -> Published:
+        """Write limits, then messages, then the position, in calls of at most 500 rows; all empty: the beat.
+
+        Raises:
+            RedisAway: some of it may not have been written, and the reign is over.
+            TokenMismatch: likewise.
+
+        """
+        total = Published(0, 0, 0)
+        for some_messages, some_limits, last in _calls(messages, limits):
+            done = self._call(some_messages, some_limits, position if last else None)
+            total = Published(
+                total.new + done.new, total.duplicate + done.duplicate, total.revived + done.revived
+            )
+        return total
+
+    def _call(
+        self, messages: Sequence[Outgoing], limits: Sequence[Limit], position: Mapping[str, str] | None
+    ) -> Published:
+        if self._token is None:
+            raise RedisAway("no reign")
+        token, self._token = self._token, None
+        for last_try in (False, True):
+            try:
+                # The same (expected, next) again: if the first took and its reply was lost, it is success.
+                self._token, done = self._lanes.publish(
+                    token, messages=messages, limits=limits, position=position
+                )
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                if last_try:
+                    raise RedisAway(type(error).__name__) from error
+            except redis.exceptions.RedisError as error:
+                raise RedisAway(type(error).__name__) from error
+            else:
+                return done
+        raise AssertionError("unreachable")
+
+    def abandon(self) -> None:
+        """End the reign: nothing is written until the next `seize`."""
+        self._token = None
+
+
+def _calls(
+    messages: Sequence[Outgoing], limits: Sequence[Limit]
+) -> Iterator[tuple[Sequence[Outgoing], Sequence[Limit], bool]]:
+    """Yield (messages, limits, is this the last call); at least one call.
+
+    A setting may come after messages of its lane: a lane whose settings are not known is closed.
+    """
+    count = max(1, -(-len(messages) // ROWS_PER_CALL), -(-len(limits) // ROWS_PER_CALL))
+    for i in range(count):
+        part = slice(i * ROWS_PER_CALL, (i + 1) * ROWS_PER_CALL)
+        yield messages[part], limits[part], i == count - 1
+
+
+__all__ = ["ROWS_PER_CALL", "Publisher", "RedisAway", "TokenMismatch"]

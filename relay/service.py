@@ -1,0 +1,121 @@
+"""The relay's daemon: reigns one after the other, until it is told to stop.
+
+`Relay.run` is the loop; a `Reign` (reign.py) is one attached stream, or polling while none can be had.
+"""
+
+import time
+from typing import Any
+
+from broker.client import redis_client
+from broker.lanes import Lanes
+
+from db.errors import DatabaseError
+from db.pool import connect
+from relay.errors import ServerAway, SlotBusy, StreamError
+from relay.publisher import Publisher
+from relay.reign import Reign, ReignOver
+from runtime.health import Health
+from runtime.logs import get_logger
+from runtime.settings import Settings
+
+log = get_logger(__name__)
+
+#: A standby asks for the slot this often: it takes over within a second of the first one's death.
+STANDBY_SECONDS = 0.5
+#: Pauses after a failure: first, and the most it doubles to. PostgreSQL takes ~0.1 s to restart.
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 2.0
+#: A standby and an outage are said at once and then this often.
+REPEAT_SECONDS = 30.0
+#: A relay whose loop has not turned for so long is not alive. Its calls time out within 5 s.
+LIVE_SECONDS = 15.0
+
+
+class Relay:
+    """One relay process. `stop()` may be called from a signal handler."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._client = redis_client(settings.redis_url.get_secret_value())
+        self._publisher = Publisher(Lanes(self._client, settings.namespace))
+        self._stopping = False
+        self._turned = time.monotonic()
+        self._reign: Reign | None = None
+        self._standby = False
+        self._said: dict[str, float] = {}
+
+    def stop(self) -> None:
+        """Ask `run` to return; it does within a second."""
+        self._stopping = True
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopping
+
+    def run(self) -> None:
+        """Relay until `stop`; nothing that happens to PostgreSQL or Redis ends it."""
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            started = time.monotonic()
+            self.turned()
+            try:
+                self._attempt()
+            except SlotBusy as error:
+                self._standby = True
+                self._say("standby", "the slot is another relay's: waiting to take over", holder=str(error))
+                self._sleep(STANDBY_SECONDS)
+                continue
+            except ReignOver as over:
+                log.warning("relay.reign_over", reason=str(over))
+            except (DatabaseError, ServerAway) as error:
+                self._say("away", "PostgreSQL cannot be read: trying again", reason=str(error))
+            except StreamError as error:
+                log.error("relay.stream_failed", reason=str(error), kind=type(error).__name__)  # noqa: TRY400
+            self._standby = False
+            pause = (
+                FIRST_PAUSE if time.monotonic() - started > REPEAT_SECONDS else min(pause * 2, LONGEST_PAUSE)
+            )
+            self._sleep(pause)
+
+    def _attempt(self) -> None:
+        dsn = self._settings.database_url.get_secret_value()
+        try:
+            conn = connect(dsn, "oncommit relay")
+        except Exception as error:
+            raise ServerAway(type(error).__name__) from error
+        with conn:
+            self._reign = Reign(self, self._settings, self._publisher, conn)
+            try:
+                self._reign.run()
+            finally:
+                self._reign.close()
+                self._reign = None
+
+    def turned(self) -> None:
+        """Note that the loop turned, for liveness."""
+        self._turned = time.monotonic()
+
+    def _sleep(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not self._stopping and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _say(self, key: str, event: str, **fields: Any) -> None:
+        now = time.monotonic()
+        if now - self._said.get(key, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+            self._said[key] = now
+            log.warning(event, **fields)
+
+    def live(self) -> Health:
+        """Liveness: the loop turns."""
+        age = time.monotonic() - self._turned
+        return Health(ok=age < LIVE_SECONDS, detail={"loop_turned_seconds_ago": round(age, 3)})
+
+    def ready(self) -> Health:
+        """Readiness: this relay publishes, or stands by for one that does."""
+        reign = self._reign
+        if self._standby:
+            return Health(ok=True, detail={"role": "standby"})
+        if reign is None:
+            return Health(ok=False, detail={"role": "none", "reason": "PostgreSQL cannot be read"})
+        return reign.ready()

@@ -1,0 +1,148 @@
+"""Source: the slot and its stream, gotten, kept and watched. Without a stream it says why."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from psycopg import Connection
+
+from relay import slot
+from relay.errors import (
+    PublicationMissing,
+    ReplicationRefused,
+    SlotCreationBlocked,
+    SlotForeign,
+    SlotInvalidated,
+    SlotMissing,
+    SlotWrongPlugin,
+    StreamError,
+)
+from relay.events import Decoder, PluginName, lsn_int, lsn_text
+from relay.stream import ReplicationStream
+from runtime import metrics
+from runtime.logs import get_logger
+from runtime.settings import Settings
+
+log = get_logger(__name__)
+
+#: A relay that froze or whose machine vanished gives the slot up after this, seconds. Our own calls
+#: to Redis and PostgreSQL time out within half of it.
+WAL_SENDER_TIMEOUT: Final = 10.0
+#: What leaves dispatch to polling instead of ending the reign.
+_NO_STREAM = (SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotForeign)
+#: The slot went away between looking and attaching: once more makes a new one.
+_VANISHED = (SlotMissing, SlotInvalidated, SlotWrongPlugin)
+
+
+class Source:
+    """The relay's place in the WAL. `stream` is None while none can be had; `reason` says why."""
+
+    def __init__(self, settings: Settings, conn: Connection[Any]) -> None:
+        self._dsn = (settings.replication_url or settings.database_url).get_secret_value()
+        self._wish = settings.decoder
+        self._publication = settings.publication
+        self._conn = conn
+        self.slot = settings.slot
+        self.plugin: PluginName = "pgoutput"
+        self.stream: ReplicationStream | None = None
+        self.decoder: Decoder = slot.new_decoder(self.plugin)
+        self.reason = "not tried yet"
+
+    def attach(self, start: int) -> ReplicationStream | None:
+        """Make sure of the slot and start its stream at `start`; None when dispatch must poll meanwhile.
+
+        Raises:
+            SlotBusy: another relay has it.
+            ServerAway, StreamError, DatabaseError: begin anew.
+
+        """
+        try:
+            self.plugin = slot.choose_decoder(self._conn, self._wish)
+            if self.plugin == "pgoutput" and not slot.publication_ok(self._conn, self._publication):
+                raise PublicationMissing(
+                    f"the publication {self._publication} does not pass inserts into outbox and control: "
+                    "run `oncommit migrate`"
+                )
+            self.stream = self._start(start)
+        except _NO_STREAM as error:
+            if self.reason != str(error):
+                log.error("relay.no_stream", reason=str(error), kind=type(error).__name__)  # noqa: TRY400
+            self.reason = str(error)
+            metrics.gauge("relay_streaming", 0)
+            return None
+        self.reason = "ok"
+        metrics.gauge("relay_streaming", 1)
+        return self.stream
+
+    def _start(self, start: int) -> ReplicationStream:
+        for last_try in (False, True):
+            ensured = slot.ensure_slot(self._conn, self.slot, self.plugin)
+            if ensured is not slot.Ensured.EXISTING:
+                log.warning("relay.new_slot", slot=self.slot, why=ensured, plugin=self.plugin)
+                metrics.count("relay_slots_made_total", why=ensured)
+            self.decoder = slot.new_decoder(self.plugin)
+            try:
+                return ReplicationStream.open(
+                    self._dsn,
+                    self.slot,
+                    self.decoder,
+                    publication=self._publication,
+                    start_lsn=start,
+                    wal_sender_timeout=WAL_SENDER_TIMEOUT,
+                )
+            except _VANISHED:
+                if last_try:
+                    raise
+        raise AssertionError("unreachable")
+
+    def is_ours(self) -> bool:
+        """Prove that the slot is held by this very stream; true while polling, which needs no slot."""
+        return self.stream is None or slot.owns_slot(self._conn, self.slot, self.stream.pid)
+
+    def position(self, stored: Mapping[str, str]) -> int:
+        """Return where to start from what the last reign stored, 0 (the slot's own) when it is no use.
+
+        A position counts in the same life of the same database only, and never beyond its WAL.
+        """
+        life = slot.identity(self._conn)
+        mine = {"system": life.system_id, "timeline": str(life.timeline), "slot": self.slot}
+        if any(stored.get(key) != value for key, value in mine.items()):
+            return 0
+        try:
+            return lsn_int(stored.get("lsn", ""))
+        except ValueError:
+            return 0
+
+    def position_data(self, lsn: int) -> Mapping[str, str]:
+        """Return what to store in Redis beside the messages: where reading has come to."""
+        if self.stream is None:
+            return {}
+        life = self.stream.identity
+        return {
+            "system": life.system_id,
+            "timeline": str(life.timeline),
+            "slot": self.slot,
+            "lsn": lsn_text(lsn),
+        }
+
+    def inspect(self) -> None:
+        """Look at the slot and the publication between reads, and say what is wrong.
+
+        Raises:
+            StreamError: the publication was taken away: PostgreSQL 18 would skip rows in silence.
+            DatabaseError: the server is away.
+
+        """
+        state = slot.slot_state(self._conn, self.slot)
+        metrics.gauge("relay_slot_lag_bytes", state.lag_bytes or 0)
+        metrics.gauge("relay_slot_retained_bytes", state.retained_bytes or 0)
+        metrics.gauge("relay_slot_safe_bytes", -1 if state.safe_wal_size is None else state.safe_wal_size)
+        streaming = self.stream is not None and self.plugin == "pgoutput"
+        if streaming and not slot.publication_ok(self._conn, self._publication):
+            raise StreamError("the publication was taken away while streaming")
+
+    def close(self) -> None:
+        """Give the slot back, within a second."""
+        if self.stream is not None:
+            self.stream.close()
+            self.stream = None
+        metrics.gauge("relay_streaming", 0)
