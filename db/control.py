@@ -40,6 +40,15 @@ def latest(conn: Connection[Any], after: str, limit: int) -> Sequence[LaneSettin
         return [LaneSettings(*row) for row in conn.execute(LATEST, [after, limit]).fetchall()]
 
 
+RAISE_EPOCH = "SELECT setval('relay_epoch', greatest(%s, (SELECT last_value FROM relay_epoch)))"
+
+
+def raise_epoch(conn: Connection[Any], past: int) -> None:
+    """Make the next epoch higher than `past`: a restored database counts from where its backup was."""
+    with translated():
+        conn.execute(RAISE_EPOCH, [past])
+
+
 NEXT_EPOCH = "SELECT nextval('relay_epoch')"
 
 

@@ -29,8 +29,11 @@ class Publisher:
         """Whether a token was seized and nothing has gone wrong since."""
         return self._token is not None
 
-    def seize(self, epoch: int) -> bool:
+    def seize(self, epoch: int, *, forget_limits: bool = False) -> bool:
         """Begin a reign; return whether Redis may have lost data since the one before.
+
+        `forget_limits`: what Redis knows of lanes is of another life of the database, whose versions
+        mean nothing; every lane is closed until the resync tells its limits anew.
 
         Raises:
             RedisAway: try again later with a new epoch.
@@ -39,11 +42,23 @@ class Publisher:
         """
         self._token = None
         try:
-            seized = self._lanes.seize(epoch)
+            seized = self._lanes.seize(epoch, forget_limits=forget_limits)
         except redis.exceptions.RedisError as error:
             raise RedisAway(type(error).__name__) from error
         self._token = Token(epoch, 0)
         return seized.lost
+
+    def forget_position(self) -> None:
+        """Forget where the last reign had read to.
+
+        Raises:
+            RedisAway: it cannot be written now.
+
+        """
+        try:
+            self._lanes.forget_position()
+        except redis.exceptions.RedisError as error:
+            raise RedisAway(type(error).__name__) from error
 
     def position(self) -> Mapping[str, str]:
         """Return where the last reign had read to; plain data, see `service`.

@@ -133,10 +133,9 @@ class Reign:
 
     def _read(self, stream: ReplicationStream) -> None:
         busy = self._catch_up is not None and self._catch_up.ready_at <= time.monotonic()
-        pause = (
-            0.0 if busy else max(0.0, min(self._beat_at, self._redis_at or self._beat_at) - time.monotonic())
-        )
-        frames = stream.read(min(pause, BEAT_SECONDS))
+        due = self._beat_at if self._publisher.reigns else self._redis_at
+        pause = 0.0 if busy else due - time.monotonic()
+        frames = stream.read(min(max(pause, 0.0), BEAT_SECONDS))
         if not frames:
             if not self._in_transaction:
                 stream.confirm_idle()
@@ -233,9 +232,10 @@ class Reign:
         if not self._source.is_ours():
             raise ReignOver("the slot is no longer ours")
         try:
-            lost = self._publisher.seize(control.next_epoch(self._conn))
+            another_life = not self._source.same_life(self._publisher.position())
+            lost = self._publisher.seize(control.next_epoch(self._conn), forget_limits=another_life)
         except TokenMismatch as mismatch:
-            log.warning("relay.later_epoch", stored=str(mismatch.stored))
+            self._overtake(mismatch)
             return
         except RedisAway as trouble:
             self._redis_trouble(trouble)
@@ -245,6 +245,18 @@ class Reign:
         self._beat_at = time.monotonic() + BEAT_SECONDS
         log.info("relay.reigns", redis_lost_data=lost)
         self._begin(Occasion.RESYNC, everything_lost=lost)
+
+    def _overtake(self, mismatch: TokenMismatch) -> None:
+        """Redis knows a later epoch, and yet the slot is ours: it is of a database that was restored since.
+
+        Its epochs, and its versions of settings, would for ever be ahead of ours.
+        """
+        if mismatch.stored is None or not self._source.is_ours():
+            raise ReignOver("a later relay reigns")
+        log.error("relay.database_restored", stored=str(mismatch.stored))
+        control.raise_epoch(self._conn, mismatch.stored.epoch)
+        self._publisher.forget_position()
+        self._redis_at = 0.0
 
     # -- duties between reads
 

@@ -175,6 +175,26 @@ def owns_slot(conn: Connection, slot: str, pid: int) -> bool:
         return conn.execute(OWNS, [slot, pid]).fetchone() == (True,)
 
 
+LOCK_POLLING = "SELECT pg_try_advisory_lock(hashtextextended('oncommit relay ' || %s, 0))"
+
+
+def lock_polling(conn: Connection, slot: str, *, again: bool) -> None:
+    """Make sure that no other relay streams or polls; the session holds the lock until it ends.
+
+    `again`: this session has the lock already.
+
+    Raises:
+        SlotBusy: another relay streams, or polls.
+        DatabaseError: the server is away.
+
+    """
+    if (holder := slot_state(conn, slot).active_pid) is not None:
+        raise SlotBusy(f"the slot {slot} is held by PID {holder}")
+    with translated():
+        if not again and conn.execute(LOCK_POLLING, [slot]).fetchone() != (True,):
+            raise SlotBusy("another relay polls")
+
+
 PUBLISHED = """
 SELECT t.tablename, t.attnames::text[], t.rowfilter IS NULL
   FROM pg_publication p JOIN pg_publication_tables t USING (pubname)

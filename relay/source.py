@@ -46,12 +46,13 @@ class Source:
         self.stream: ReplicationStream | None = None
         self.decoder: Decoder = slot.new_decoder(self.plugin)
         self.reason = "not tried yet"
+        self._polling = False
 
     def attach(self, start: int) -> ReplicationStream | None:
         """Make sure of the slot and start its stream at `start`; None when dispatch must poll meanwhile.
 
         Raises:
-            SlotBusy: another relay has it.
+            SlotBusy: another relay has it, or polls already.
             ServerAway, StreamError, DatabaseError: begin anew.
 
         """
@@ -64,6 +65,9 @@ class Source:
                 )
             self.stream = self._start(start)
         except _NO_STREAM as error:
+            # Without a stream the slot is no lock between relays: this one is, while the reign lasts.
+            slot.lock_polling(self._conn, self.slot, again=self._polling)
+            self._polling = True
             if self.reason != str(error):
                 log.error("relay.no_stream", reason=str(error), kind=type(error).__name__)  # noqa: TRY400
             self.reason = str(error)
@@ -103,14 +107,18 @@ class Source:
 
         A position counts in the same life of the same database only, and never beyond its WAL.
         """
-        life = slot.identity(self._conn)
-        mine = {"system": life.system_id, "timeline": str(life.timeline), "slot": self.slot}
-        if any(stored.get(key) != value for key, value in mine.items()):
+        if not stored or not self.same_life(stored) or stored.get("slot") != self.slot:
             return 0
         try:
             return lsn_int(stored.get("lsn", ""))
         except ValueError:
             return 0
+
+    def same_life(self, stored: Mapping[str, str]) -> bool:
+        """Tell whether what is stored was written in this life of this database, or never."""
+        life = slot.identity(self._conn)
+        mine = {"system": life.system_id, "timeline": str(life.timeline), "database": life.database}
+        return not stored or all(stored.get(key) == value for key, value in mine.items())
 
     def position_data(self, lsn: int) -> Mapping[str, str]:
         """Return what to store in Redis beside the messages: where reading has come to."""
@@ -120,6 +128,7 @@ class Source:
         return {
             "system": life.system_id,
             "timeline": str(life.timeline),
+            "database": life.database,
             "slot": self.slot,
             "lsn": lsn_text(lsn),
         }

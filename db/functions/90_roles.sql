@@ -54,7 +54,7 @@ GRANT EXECUTE ON FUNCTION accept_jobs, over_quota, cancel_job TO oncommit_portal
 
 -- relay: reads what it publishes, moves poison away, draws epochs. It cannot read jobs.
 GRANT SELECT ON outbox, control, queues TO oncommit_relay;
-GRANT USAGE ON SEQUENCE relay_epoch TO oncommit_relay;
+GRANT USAGE, SELECT, UPDATE ON SEQUENCE relay_epoch TO oncommit_relay;
 GRANT EXECUTE ON FUNCTION quarantine_intent TO oncommit_relay;
 
 -- worker: every change of a job goes through a fenced transition.
