@@ -78,7 +78,7 @@ def claims_of(conn: Connection[Any], worker: UUID) -> list[Held]:
     ]
 
 
-RESCUE = "SELECT job, outcome, worker FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s, %s)"
+RESCUE = "SELECT job, outcome, worker FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s::interval, %s)"
 ORPHANS = """
 SELECT DISTINCT worker FROM jobs j
  WHERE worker IS NOT NULL AND NOT EXISTS (SELECT FROM workers w WHERE w.id = j.worker)
@@ -101,11 +101,11 @@ class Rescued:
 
 
 def rescue(
-    conn: Connection[Any], lost: Mapping[UUID, datetime | None], claim_limit: timedelta, who: str
+    conn: Connection[Any], lost: Mapping[UUID, datetime | None], claim_limit: timedelta | None, who: str
 ) -> list[Rescued]:
     """End the claims of lost workers (id -> the heartbeat that was watched) and claims older than the limit.
 
-    A worker whose heartbeat has moved since it was watched keeps its claims.
+    `claim_limit` None ends no claim for its age. A worker whose heartbeat has moved since it was watched keeps its claims.
     """
     with translated(), conn.transaction():
         rows = conn.execute(RESCUE, [list(lost), list(lost.values()), claim_limit, who]).fetchall()

@@ -45,6 +45,7 @@ $$;
 --   died       the attempt is spent; dead
 --   released   queued again after p_delay_ms; the attempt is given back unless p_spend
 --   cancelled  the claim was asked to stop
+-- A claim that was asked to cancel ends cancelled, whichever of these comes first: no further dispatch.
 CREATE OR REPLACE FUNCTION end_claim(
   p_worker uuid, p_job uuid, p_dispatch_no int, p_attempt int, p_how text,
   p_error_class text, p_error text, p_delay_ms bigint, p_spend boolean, p_who text
@@ -54,8 +55,9 @@ DECLARE
   j jobs%ROWTYPE;
   v_now timestamptz := clock_timestamp();
   v_due timestamptz := CASE WHEN p_delay_ms > 0 THEN v_now + p_delay_ms * interval '1 ms' END;
-  v_refund int := CASE WHEN p_how = 'released' AND NOT p_spend THEN 1 ELSE 0 END;
-  v_again boolean := p_how IN ('failed', 'released');
+  v_how text := p_how;
+  v_refund int;
+  v_again boolean;
   v_old_message text;
 BEGIN
   IF p_how NOT IN ('failed', 'died', 'released', 'cancelled') THEN
@@ -65,19 +67,24 @@ BEGIN
   IF NOT FOUND OR j.status <> 'processing' OR j.dispatch_no <> p_dispatch_no
      OR j.attempt <> p_attempt OR j.worker IS DISTINCT FROM p_worker THEN
     -- The event of this very claim's end, if there is one, says that this call took before.
-    IF EXISTS (SELECT FROM job_events e WHERE e.job = p_job AND e.type = p_how::event_type
+    IF EXISTS (SELECT FROM job_events e WHERE e.job = p_job AND e.type IN (p_how::event_type, 'cancelled')
                 AND e.data @> jsonb_build_object('dispatch_no', p_dispatch_no, 'attempt', p_attempt, 'worker', p_worker)) THEN
       RETURN 'already';
     END IF;
     RETURN 'lost';
   END IF;
+  IF j.cancel_requested_at IS NOT NULL THEN
+    v_how := 'cancelled';
+  END IF;
+  v_refund := CASE WHEN v_how = 'released' AND NOT p_spend THEN 1 ELSE 0 END;
+  v_again := v_how IN ('failed', 'released');
   v_old_message := preview_message_id(j.team, j.id, j.dispatch_no);
   UPDATE jobs SET
-    status = CASE p_how WHEN 'failed' THEN 'retrying' WHEN 'died' THEN 'dead'
+    status = CASE v_how WHEN 'failed' THEN 'retrying' WHEN 'died' THEN 'dead'
                         WHEN 'released' THEN 'queued' ELSE 'cancelled' END::job_status,
     dispatch_no = dispatch_no + CASE WHEN v_again THEN 1 ELSE 0 END,
     attempt = attempt - v_refund,
-    releases = releases + CASE WHEN p_how = 'released' THEN 1 ELSE 0 END,
+    releases = releases + CASE WHEN v_how = 'released' THEN 1 ELSE 0 END,
     worker = NULL, claimed_at = NULL,
     not_before = CASE WHEN v_again THEN v_due END,
     error_class = coalesce(p_error_class, error_class),
@@ -85,12 +92,12 @@ BEGIN
     updated_at = v_now, version = version + 1
   WHERE id = p_job;
   INSERT INTO job_events (job, seq, type, at, who, data)
-  VALUES (p_job, j.version + 1, p_how::event_type, v_now, p_who,
+  VALUES (p_job, j.version + 1, v_how::event_type, v_now, p_who,
           jsonb_strip_nulls(jsonb_build_object(
             'dispatch_no', p_dispatch_no, 'attempt', p_attempt, 'worker', p_worker,
             'error_class', p_error_class, 'error', p_error,
             'not_before', CASE WHEN v_again THEN v_due END,
-            'refunded', CASE WHEN p_how = 'released' THEN v_refund = 1 END)));
+            'refunded', CASE WHEN v_how = 'released' THEN v_refund = 1 END)));
   DELETE FROM outbox WHERE message_id = v_old_message;
   IF v_again THEN
     PERFORM put_intents(ARRAY[p_job], v_due);
