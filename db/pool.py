@@ -85,7 +85,7 @@ def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> Conn
         configure=_configure,
         # A connection that the server dropped is replaced before a caller gets it, not after.
         check=ConnectionPool.check_connection,
-        reconnect_timeout=60.0,
+        reconnect_timeout=RECONNECT_SECONDS,
         open=True,
         name=application,
     )
