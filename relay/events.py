@@ -1,5 +1,6 @@
 """What a stream of committed changes says: frozen events, and log sequence numbers as integers."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,7 @@ PluginName = Literal["wal2json", "pgoutput"]
 # A log sequence number is a 64-bit byte position in the WAL, written as two hexadecimal halves.
 _HALF_BITS = 32
 _HALF_MASK = (1 << _HALF_BITS) - 1
+_LSN = re.compile("[0-9A-Fa-f]{1,8}/[0-9A-Fa-f]{1,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,7 @@ def lsn_int(text: str) -> int:
         ValueError: it is no log sequence number.
 
     """
-    high, slash, low = text.partition("/")
-    position = (int(high, 16) << _HALF_BITS) + int(low, 16)
-    if not slash or lsn_text(position) != f"{high.lstrip('0') or '0'}/{low.lstrip('0') or '0'}".upper():
+    if not _LSN.fullmatch(text):
         raise ValueError("not a log sequence number")
-    return position
+    high, low = text.split("/")
+    return int(high, 16) << _HALF_BITS | int(low, 16)

@@ -41,7 +41,7 @@ class Wal2Json:
         record = _parse(payload)
         try:
             return self._events(record, header_lsn)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DecodeError(
                 f"wal2json: a record misses what its action needs ({type(error).__name__})"
             ) from error
