@@ -1,0 +1,743 @@
+-- Fair lanes: every change that oncommit makes to Redis, each command one atomic step.
+--
+-- lanes.py puts a first line before this text and registers it twice: `#!lua` (refused, untouched, when
+-- Redis is full: publish, send) and `#!lua flags=allow-oom` (everything that makes Redis emptier).
+--
+-- KEYS[1]  the namespace; all keys lie under it
+-- ARGV     command, now (ms; empty: the server's clock, a number only in tests), then from ARGV[3] on
+--          what the command's own comment lists
+--
+-- {ns}:token    hash    epoch, seq, run_id, pos.* : who wrote last, and up to where it had read
+-- {ns}:limits   hash    lane -> "version max_running weight rate burst paused"; `*` is the global row
+-- {ns}:clock    hash    last, served (ms): time in which Redis really served; open_at (ms) after a loss
+-- {ns}:queues   set     queues that ever held a message: a setting has to reach their lanes
+-- per queue, {ns}:{queue}:
+--   messages            hash  id -> "score body"; score = priority * 2^48 + intent id, lower first
+--   lane:{lane}         zset  id by score: what may run now
+--   delayed             zset  id by due time, ms
+--   held:{consumer}     zset  id by score: in flight there
+--   holder              hash  id -> consumer
+--   running:{lane}      set   ids in flight; its size is what max_running bounds
+--   where               hash  lane -> ring | ring N (credit left) | full | throttled | paused | closed
+--   ring                zset  lane by turn: exactly the lanes whose first message may start now
+--   throttled           zset  lane by the time at which it may start again, ms
+--   rate                zset  lane by the time at which its bucket is full again, ms; gone when full
+--   consumers           zset  consumer by served time of its last call, ms
+--   wake                list  one token for each consumer that should look again
+--
+-- A lane with waiting messages has exactly one entry in `where`; an empty one has none. Empty things
+-- leave no key. A message's lane is its id up to the first `|`.
+
+local call = redis.call
+local ns = KEYS[1]
+local now = tonumber(ARGV[2])
+if not now then
+  local t = call('TIME')
+  now = t[1] * 1000 + math.floor(t[2] / 1000)
+end
+
+-- A consumer that has not called for so long (of served time, ms) is dead: ten missed beats.
+local DEAD_AFTER = 10000
+-- Between two calls no more than this counts as served (ms): consumers call at least every 1,000.
+local SERVED_STEP = 1500
+-- After a loss lanes stay closed for one beat (1,000 ms) and its way here, so that caps hold.
+local OPEN_AFTER = 1200
+-- A lane that the database said is paused or full is left alone for so long, ms.
+local HOLD = 250
+-- Upper bound of what one fetch tidies of each kind; the rest waits for the next fetch.
+local TIDY = 128
+-- The longest that a consumer waits before it looks again, ms.
+local LONGEST_WAIT = 1000
+
+local TOKEN, LIMITS, CLOCK, QUEUES = ns .. ':token', ns .. ':limits', ns .. ':clock', ns .. ':queues'
+
+local known = {}
+local function queue(name)
+  local q = known[name]
+  if not q then
+    local p = ns .. ':' .. name .. ':'
+    q = { messages = p .. 'messages', lane = p .. 'lane:', delayed = p .. 'delayed', held = p .. 'held:',
+          holder = p .. 'holder', running = p .. 'running:', where = p .. 'where', ring = p .. 'ring',
+          throttled = p .. 'throttled', rate = p .. 'rate', consumers = p .. 'consumers', wake = p .. 'wake' }
+    known[name] = q
+  end
+  return q
+end
+
+local function lane_of(id)
+  return string.match(id, '^[^|]*')
+end
+
+-- Time --------------------------------------------------------------------------------------------
+
+local function tick()
+  local c = call('HMGET', CLOCK, 'last', 'served', 'open_at')
+  -- Lost or new: start at the wall clock, which served time never overtakes.
+  local last, served = tonumber(c[1]) or now, tonumber(c[2]) or now
+  served = served + math.min(math.max(now - last, 0), SERVED_STEP)
+  call('HSET', CLOCK, 'last', now, 'served', served)
+  return served, tonumber(c[3])
+end
+
+-- Limits ------------------------------------------------------------------------------------------
+
+local settings = {}
+local function limits(lane)
+  local l = settings[lane]
+  if l == nil then
+    l = false
+    local packed = call('HGET', LIMITS, lane)
+    if packed then
+      local version, max, weight, rate, burst, paused =
+        string.match(packed, '^(%d+) (%S+) (%d+) (%S+) (%d+) ([01])$')
+      rate = tonumber(rate)
+      l = { version = tonumber(version), max = tonumber(max), weight = tonumber(weight),
+            burst = tonumber(burst), paused = paused == '1', interval = rate and 1000 / rate }
+    end
+    settings[lane] = l
+  end
+  return l
+end
+
+local function all_paused()
+  local l = limits('*')
+  return l and l.paused
+end
+
+-- The bucket is kept as one time: when it is full again. Each start moves that by one interval, so
+-- any window of w ms sees at most burst + w / interval starts.
+local function full_at(q, lane)
+  return math.max(tonumber(call('ZSCORE', q.rate, lane)) or now, now)
+end
+
+local function tokens(l, at)
+  -- A thousandth of a token: times of 1.7e12 ms are exact to 0.0002 only.
+  return math.floor((now - at) / l.interval + l.burst + 0.001)
+end
+
+local function next_token(l, at)
+  return math.max(math.ceil(at - (l.burst - 1) * l.interval), now + 1)
+end
+
+local function refund_token(q, lane)
+  local l = limits(lane)
+  if l and l.interval and call('ZSCORE', q.rate, lane) then
+    call('ZINCRBY', q.rate, -l.interval, lane)
+  end
+end
+
+-- Lanes -------------------------------------------------------------------------------------------
+
+local function wake(q, n)
+  n = math.min(n, call('ZCARD', q.consumers) - call('LLEN', q.wake))
+  for _ = 1, n do
+    call('LPUSH', q.wake, '1')
+  end
+end
+
+local function to_tail(q, lane)
+  if not q.tail then
+    q.tail = tonumber(call('ZRANGE', q.ring, -1, -1, 'WITHSCORES')[2]) or 0
+  end
+  q.tail = q.tail + 1
+  call('ZADD', q.ring, q.tail, lane)
+end
+
+-- Where a lane with waiting messages belongs now; for a throttled one also until when.
+local function verdict(q, lane)
+  local l = limits(lane)
+  if not l then
+    return 'closed'
+  elseif l.paused then
+    return 'paused'
+  elseif l.max and call('SCARD', q.running .. lane) >= l.max then
+    return 'full'
+  elseif l.interval then
+    local at = full_at(q, lane)
+    if tokens(l, at) < 1 then
+      return 'throttled', next_token(l, at)
+    end
+  end
+  return 'ring'
+end
+
+-- Move a lane from where it was (its entry in `where`, or false) to where it shall be (nil: nowhere).
+local function move(q, lane, entry, to, due)
+  local from = entry and string.match(entry, '^%a+')
+  if from == 'ring' and to ~= 'ring' then
+    call('ZREM', q.ring, lane)
+  elseif from == 'throttled' and to ~= 'throttled' then
+    call('ZREM', q.throttled, lane)
+  end
+  if to == 'ring' and from ~= 'ring' then
+    to_tail(q, lane)
+  elseif to == 'throttled' then
+    call('ZADD', q.throttled, due, lane)
+  end
+  if not to then
+    call('HDEL', q.where, lane)
+  elseif from ~= to then
+    call('HSET', q.where, lane, to)
+  end
+end
+
+-- Put a lane where it belongs. Returns 'ring', ..., or nil when nothing waits in it.
+local function place(q, lane)
+  local entry = call('HGET', q.where, lane)
+  if call('EXISTS', q.lane .. lane) == 0 then
+    if entry then
+      move(q, lane, entry, nil)
+    end
+    return nil
+  end
+  local to, due = verdict(q, lane)
+  move(q, lane, entry, to, due)
+  return to
+end
+
+-- The same for a lane that part of Redis may have forgotten.
+local function heal(q, lane)
+  local entry = call('HGET', q.where, lane)
+  local from = entry and string.match(entry, '^%a+')
+  if (from == 'ring' and not call('ZSCORE', q.ring, lane))
+      or (from == 'throttled' and not call('ZSCORE', q.throttled, lane)) then
+    call('HDEL', q.where, lane)
+  end
+  if place(q, lane) == 'ring' then
+    wake(q, 1)
+  end
+end
+
+-- Messages ----------------------------------------------------------------------------------------
+
+local function score_of(q, id)
+  local value = call('HGET', q.messages, id)
+  return value and string.match(value, '^%d+')
+end
+
+local function hold(q, consumer, id, score)
+  call('ZADD', q.held .. consumer, score, id)
+  call('HSET', q.holder, id, consumer)
+  call('SADD', q.running .. lane_of(id), id)
+end
+
+local function unhold(q, consumer, id)
+  call('ZREM', q.held .. consumer, id)
+  call('HDEL', q.holder, id)
+  call('SREM', q.running .. lane_of(id), id)
+end
+
+-- The consumer that has this message in flight and is alive, or false.
+local function live_holder(q, id)
+  local owner = call('HGET', q.holder, id)
+  if owner and call('ZSCORE', q.consumers, owner) and call('ZSCORE', q.held .. owner, id) then
+    return owner
+  elseif owner then
+    unhold(q, owner, id)
+  end
+  return false
+end
+
+-- Alive: its body is known, and it is in a lane, delayed, or held by a live consumer.
+local function alive(q, id, lanes_seen)
+  if call('HEXISTS', q.messages, id) == 0 then
+    return false
+  elseif call('ZSCORE', q.lane .. lane_of(id), id) then
+    lanes_seen[lane_of(id)] = true
+    return true
+  end
+  return call('ZSCORE', q.delayed, id) or live_holder(q, id)
+end
+
+local function delay(q, id, ms)
+  call('ZADD', q.delayed, now + ms, id)
+  -- If it is the next one due, somebody's wait has become too long.
+  return call('ZRANGE', q.delayed, 0, 0)[1] == id
+end
+
+-- Give a held message back to its lane. One whose body is not known is forgotten: the relay has it.
+local function give_back(q, consumer, id, score)
+  unhold(q, consumer, id)
+  if call('HEXISTS', q.messages, id) == 1 then
+    call('ZADD', q.lane .. lane_of(id), score, id)
+  end
+end
+
+-- ack | defer | refund | hold | requeue of one message. refund = defer of a message that was not
+-- started: its token and its turn come back; hold = refund, and the lane is left alone for a moment;
+-- requeue = back to the lane, not started. Only what this consumer holds. Returns the number of
+-- messages that became ready, and whether somebody has to look at the delayed ones.
+local function settle(q, consumer, verb, id, ms)
+  local score = call('ZSCORE', q.held .. consumer, id)
+  if not score then
+    return 0, false
+  end
+  local lane, soonest = lane_of(id), false
+  if verb == 'requeue' then
+    give_back(q, consumer, id, score)
+  else
+    unhold(q, consumer, id)
+    if verb == 'ack' then
+      call('HDEL', q.messages, id)
+    elseif call('HEXISTS', q.messages, id) == 1 then
+      soonest = delay(q, id, ms)
+    end
+  end
+  local refund = verb == 'refund' or verb == 'hold' or verb == 'requeue'
+  if refund then
+    refund_token(q, lane)
+  end
+  local entry = call('HGET', q.where, lane)
+  local credit = refund and entry and string.match(entry, '^ring (%d+)$')
+  if credit then
+    call('HSET', q.where, lane, 'ring ' .. math.min(credit + 1, limits(lane).weight))
+  end
+  if verb == 'hold' then
+    if entry and entry ~= 'paused' and entry ~= 'closed' then
+      move(q, lane, entry, 'throttled', now + HOLD)
+    end
+    return 0, true
+  end
+  -- An ack does not end a hold; it does end being full. A first message makes a lane.
+  if entry == 'full' or (refund and entry == 'throttled') or (verb == 'requeue' and not entry) then
+    return place(q, lane) == 'ring' and 1 or 0, soonest
+  end
+  return 0, soonest
+end
+
+-- Settle the triples (verb, id, ms) of ARGV from `first` on.
+local function settle_all(q, consumer, first)
+  local ready, soonest = 0, false
+  for i = first, #ARGV, 3 do
+    local r, s = settle(q, consumer, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]))
+    ready, soonest = ready + r, soonest or s
+  end
+  return ready, soonest
+end
+
+-- Fetch -------------------------------------------------------------------------------------------
+
+-- Make ready what time has made ready. Returns how many messages or lanes, and whether more is due.
+local function due(q)
+  local opened, lanes_seen = 0, {}
+  local ids = call('ZRANGEBYSCORE', q.delayed, '-inf', now, 'LIMIT', 0, TIDY)
+  for _, id in ipairs(ids) do
+    call('ZREM', q.delayed, id)
+    local score = score_of(q, id)
+    if score then
+      call('ZADD', q.lane .. lane_of(id), score, id)
+      lanes_seen[lane_of(id)] = true
+      opened = opened + 1
+    end
+  end
+  for lane in pairs(lanes_seen) do
+    if not call('HGET', q.where, lane) then
+      place(q, lane)
+    end
+  end
+  local lanes = call('ZRANGEBYSCORE', q.throttled, '-inf', now, 'LIMIT', 0, TIDY)
+  for _, lane in ipairs(lanes) do
+    if place(q, lane) == 'ring' then
+      opened = opened + 1
+    end
+  end
+  call('ZREMRANGEBYSCORE', q.rate, '-inf', now)
+  return opened, #ids == TIDY or #lanes == TIDY
+end
+
+-- Give back what dead consumers held. Returns how many messages.
+local function bury(q, served)
+  local dead = call('ZRANGEBYSCORE', q.consumers, '-inf', '(' .. string.format('%.0f', served - DEAD_AFTER), 'LIMIT', 0, 1)[1]
+  if not dead then
+    return 0
+  end
+  local held = call('ZRANGE', q.held .. dead, 0, TIDY - 1, 'WITHSCORES')
+  for i = 1, #held, 2 do
+    give_back(q, dead, held[i], held[i + 1])
+    place(q, lane_of(held[i]))
+  end
+  if #held < 2 * TIDY then
+    call('ZREM', q.consumers, dead)
+  end
+  return #held / 2
+end
+
+-- Let the first lane of the ring have its turn, at most `n` messages of it.
+local function turn(q, lane, n, ids, scores)
+  local l, running, at = limits(lane), 0, nil
+  local entry = (not l or l.weight > 1) and call('HGET', q.where, lane)
+  local credit = entry and tonumber(string.match(entry, '^ring (%d+)$')) or (l and l.weight)
+  local room = l and math.min(n, credit) or 0
+  if l and l.max then
+    running = call('SCARD', q.running .. lane)
+    room = math.min(room, l.max - running)
+  end
+  if l and l.interval then
+    at = full_at(q, lane)
+    room = math.min(room, tokens(l, at))
+  end
+  local popped = room > 0 and call('ZPOPMIN', q.lane .. lane, room) or {}
+  if #popped == 0 then
+    -- Only if part of Redis was lost: the ring holds none but lanes that may start.
+    call('ZREM', q.ring, lane)
+    call('HDEL', q.where, lane)
+    local to, due_at = verdict(q, lane)
+    if to ~= 'ring' and call('EXISTS', q.lane .. lane) == 1 then
+      move(q, lane, false, to, due_at)
+    end
+    return
+  end
+  local taken = #popped / 2
+  local marks = {}
+  for i = 1, #popped, 2 do
+    ids[#ids + 1], scores[#scores + 1] = popped[i], popped[i + 1]
+    marks[#marks + 1] = popped[i]
+  end
+  call('SADD', q.running .. lane, unpack(marks))
+  if at then
+    at = at + taken * l.interval
+    call('ZADD', q.rate, at, lane)
+  end
+  local left = credit - taken
+  if call('EXISTS', q.lane .. lane) == 0 then
+    call('ZREM', q.ring, lane)
+    call('HDEL', q.where, lane)
+  elseif l.max and running + taken >= l.max then
+    move(q, lane, 'ring', 'full')
+  elseif at and tokens(l, at) < 1 then
+    move(q, lane, 'ring', 'throttled', next_token(l, at))
+  elseif left > 0 then
+    call('HSET', q.where, lane, 'ring ' .. left)
+  else
+    to_tail(q, lane)
+    if l.weight > 1 then
+      call('HSET', q.where, lane, 'ring')
+    end
+  end
+end
+
+-- Take up to `n` messages, lane by lane. Appends id, body, ... to `reply`; returns how many.
+local function take(q, consumer, n, reply)
+  local ids, scores = {}, {}
+  while #ids < n do
+    local lane = call('ZRANGE', q.ring, 0, 0)[1]
+    if not lane then
+      break
+    end
+    turn(q, lane, n - #ids, ids, scores)
+  end
+  if #ids == 0 then
+    return 0
+  end
+  local bodies = call('HMGET', q.messages, unpack(ids))
+  local held, holders, count = {}, {}, 0
+  for i, id in ipairs(ids) do
+    if bodies[i] then
+      held[#held + 1], held[#held + 2] = scores[i], id
+      holders[#holders + 1], holders[#holders + 2] = id, consumer
+      reply[#reply + 1] = id
+      reply[#reply + 1] = string.sub(bodies[i], string.find(bodies[i], ' ', 1, true) + 1)
+      count = count + 1
+    else
+      call('SREM', q.running .. lane_of(id), id)
+      place(q, lane_of(id))
+    end
+  end
+  if count > 0 then
+    call('ZADD', q.held .. consumer, unpack(held))
+    call('HSET', q.holder, unpack(holders))
+  end
+  return count
+end
+
+-- How long until time makes something ready, ms.
+local function wait_ms(q)
+  local wait = LONGEST_WAIT
+  for _, key in ipairs({ q.delayed, q.throttled }) do
+    local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+    if first then
+      wait = math.min(wait, first - now)
+    end
+  end
+  return math.max(wait, 0)
+end
+
+-- Commands ----------------------------------------------------------------------------------------
+
+local commands = {}
+
+-- queue, consumer, n, then (verb, id, ms) of what is finished -> wait ms, then id, body, ...
+function commands.fetch()
+  local q, consumer, n = queue(ARGV[3]), ARGV[4], tonumber(ARGV[5])
+  local served, open_at = tick()
+  call('ZADD', q.consumers, served, consumer)
+  local ready, soonest = settle_all(q, consumer, 6)
+  local opened, more = due(q)
+  ready = ready + opened + bury(q, served)
+  if open_at and now >= open_at then
+    call('HDEL', CLOCK, 'open_at')
+    open_at = nil
+  end
+  if open_at or all_paused() then
+    if soonest then
+      wake(q, 1)
+    end
+    return { open_at and math.min(open_at - now, LONGEST_WAIT) or LONGEST_WAIT }
+  end
+  local reply = { 0 }
+  local taken = take(q, consumer, n, reply)
+  if call('ZCARD', q.ring) == 0 then
+    call('DEL', q.wake)
+  end
+  reply[1] = more and 0 or wait_ms(q)
+  if taken >= n and (call('EXISTS', q.ring) == 1 or reply[1] < LONGEST_WAIT) then
+    -- This consumer is busy now: another one has to take the rest, or to mind the clock.
+    wake(q, math.max(1, ready - taken))
+  end
+  return reply
+end
+
+-- queue, consumer, then (verb, id, ms): the same without fetching.
+function commands.settle()
+  local q, consumer, served = queue(ARGV[3]), ARGV[4], tick()
+  call('ZADD', q.consumers, served, consumer)
+  local ready, soonest = settle_all(q, consumer, 5)
+  wake(q, ready + (soonest and 1 or 0))
+  return ready
+end
+
+-- queue, consumer, ids: the consumer lives and holds exactly these. What Redis lost, or gave back
+-- meanwhile, is its own again, unless another live consumer has it; what it does not name (a fetch
+-- whose reply was lost) goes back. Returns (restored, given back).
+function commands.beat()
+  local q, consumer, served = queue(ARGV[3]), ARGV[4], tick()
+  call('ZADD', q.consumers, served, consumer)
+  local missing, restored, given = {}, 0, 0
+  for i = 5, #ARGV do
+    missing[ARGV[i]] = true
+  end
+  local held = call('ZRANGE', q.held .. consumer, 0, -1, 'WITHSCORES')
+  for i = 1, #held, 2 do
+    if missing[held[i]] then
+      missing[held[i]] = nil
+    else
+      give_back(q, consumer, held[i], held[i + 1])
+      place(q, lane_of(held[i]))
+      given = given + 1
+    end
+  end
+  for id in pairs(missing) do
+    if not live_holder(q, id) then
+      call('ZREM', q.lane .. lane_of(id), id)
+      call('ZREM', q.delayed, id)
+      hold(q, consumer, id, score_of(q, id) or 0)
+      place(q, lane_of(id))
+      restored = restored + 1
+    end
+  end
+  wake(q, given)
+  return { restored, given }
+end
+
+-- queue, consumer: it goes; what it still holds goes back.
+function commands.leave()
+  local q, consumer = queue(ARGV[3]), ARGV[4]
+  local held = call('ZRANGE', q.held .. consumer, 0, -1, 'WITHSCORES')
+  for i = 1, #held, 2 do
+    settle(q, consumer, 'requeue', held[i], 0)
+  end
+  call('ZREM', q.consumers, consumer)
+  if call('EXISTS', q.consumers) == 0 then
+    call('DEL', q.wake)
+  else
+    -- It may have taken a token with it.
+    wake(q, math.max(1, #held / 2))
+  end
+  return #held / 2
+end
+
+-- Apply one row of settings if it is newer than what is known; lanes move at once.
+local function set_limits(lane, version, packed, replace)
+  local old = limits(lane)
+  if old and (not replace or old.version >= tonumber(version)) then
+    return
+  end
+  call('HSET', LIMITS, lane, packed)
+  settings[lane] = nil
+  local new = limits(lane)
+  for _, name in ipairs(call('SMEMBERS', QUEUES)) do
+    local q = queue(name)
+    local at = call('ZSCORE', q.rate, lane)
+    if at and new.interval and old and old.interval then
+      -- Starts already made stay made: the same number of them, at the new price.
+      local starts = math.min(math.max(at - now, 0) / old.interval, new.burst)
+      call('ZADD', q.rate, now + starts * new.interval, lane)
+    elseif at and not new.interval then
+      call('ZREM', q.rate, lane)
+    end
+    if lane == '*' or place(q, lane) == 'ring' then
+      wake(q, math.huge)
+    end
+  end
+end
+
+-- Rows of (queue, id, score, delay ms, body) in ARGV from `first` on. Returns new, duplicate, revived.
+local function put(first)
+  local new, duplicate, revived, ready, touched = 0, 0, 0, {}, {}
+  for i = first, #ARGV, 5 do
+    local name, id, score, ms = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
+    local q, value, fresh, kept = queue(name), score .. ' ' .. ARGV[i + 4], false, false
+    if not touched[name] then
+      touched[name], ready[name] = {}, 0
+      call('SADD', QUEUES, name)
+    end
+    if call('HSETNX', q.messages, id, value) == 1 then
+      -- A beat may have restored the mark of a message whose body was lost: it stays in flight.
+      local owner = live_holder(q, id)
+      if owner then
+        call('ZADD', q.held .. owner, score, id)
+        revived, kept = revived + 1, true
+      else
+        new, fresh = new + 1, true
+      end
+    elseif alive(q, id, {}) then
+      duplicate, kept = duplicate + 1, true
+      touched[name][lane_of(id)] = true
+    else
+      call('HSET', q.messages, id, value)
+      revived = revived + 1
+    end
+    if not kept and ms > 0 then
+      if delay(q, id, ms) then
+        ready[name] = ready[name] + 1
+      end
+    elseif not kept then
+      call('ZADD', q.lane .. lane_of(id), score, id)
+      touched[name][lane_of(id)] = touched[name][lane_of(id)] or not fresh
+      ready[name] = ready[name] + 1
+    end
+  end
+  for name, lanes in pairs(touched) do
+    local q = queue(name)
+    for lane, doubtful in pairs(lanes) do
+      if doubtful then
+        heal(q, lane)
+      elseif not call('HGET', q.where, lane) then
+        place(q, lane)
+      end
+    end
+    wake(q, ready[name])
+  end
+  return new, duplicate, revived
+end
+
+-- epoch, expected seq, next seq, number of position pairs, pairs, number of limits, (lane, version,
+-- packed) each, message rows -> 'ok', new, duplicate, revived | 'same' | 'mismatch', epoch, seq
+function commands.publish()
+  local epoch, expected, following = ARGV[3], ARGV[4], ARGV[5]
+  tick()
+  local stored = call('HMGET', TOKEN, 'epoch', 'seq')
+  if stored[1] == epoch and stored[2] == following then
+    return { 'same' }
+  elseif stored[1] ~= epoch or stored[2] ~= expected then
+    return { 'mismatch', stored[1] or '', stored[2] or '' }
+  end
+  call('HSET', TOKEN, 'seq', following)
+  local at = 7 + 2 * ARGV[6]
+  for i = 7, at - 1, 2 do
+    call('HSET', TOKEN, 'pos.' .. ARGV[i], ARGV[i + 1])
+  end
+  local rows = at + 1 + 3 * ARGV[at]
+  for i = at + 1, rows - 1, 3 do
+    set_limits(ARGV[i], ARGV[i + 1], ARGV[i + 2], true)
+  end
+  return { 'ok', put(rows) }
+end
+
+-- lane, packed limits for it if it has none, one message row: Dramatiq's plain send(), without a token.
+function commands.send()
+  set_limits(ARGV[3], 0, ARGV[4], false)
+  return { put(5) }
+end
+
+-- epoch -> 'ok', lost (0|1) | 'mismatch', epoch, seq. Another run of the server, or no token: lost.
+function commands.seize()
+  local epoch = ARGV[3]
+  tick()
+  local stored = call('HMGET', TOKEN, 'epoch', 'seq', 'run_id')
+  if stored[1] and tonumber(stored[1]) >= tonumber(epoch) then
+    return { 'mismatch', stored[1], stored[2] or '' }
+  end
+  local run_id = string.match(call('INFO', 'server'), 'run_id:(%w+)')
+  local lost = not stored[1] or stored[3] ~= run_id
+  call('HSET', TOKEN, 'epoch', epoch, 'seq', 0, 'run_id', run_id)
+  if lost then
+    call('HSET', CLOCK, 'open_at', now + OPEN_AFTER)
+  end
+  return { 'ok', lost and 1 or 0 }
+end
+
+-- queue, ids -> those that are not alive. Lanes that it meets are put in order on the way.
+function commands.missing()
+  local q, gone, lanes_seen = queue(ARGV[3]), {}, {}
+  for i = 4, #ARGV do
+    if not alive(q, ARGV[i], lanes_seen) then
+      gone[#gone + 1] = ARGV[i]
+    end
+  end
+  for lane in pairs(lanes_seen) do
+    heal(q, lane)
+  end
+  return gone
+end
+
+-- queue, number of lanes wanted -> messages, delayed, running, lanes with waiting messages, consumers,
+-- next due (ms from now, -1: none), then lane, waiting, running, state of a sample of lanes.
+function commands.stats()
+  local q, running, seen = queue(ARGV[3]), {}, {}
+  for _, id in ipairs(call('HKEYS', q.holder)) do
+    running[lane_of(id)] = (running[lane_of(id)] or 0) + 1
+  end
+  local first = call('ZRANGE', q.delayed, 0, 0, 'WITHSCORES')[2]
+  local reply = { call('HLEN', q.messages), call('ZCARD', q.delayed), call('HLEN', q.holder),
+                  call('HLEN', q.where), call('ZCARD', q.consumers), first and math.max(first - now, 0) or -1 }
+  local function add(lane, state)
+    if not seen[lane] then
+      seen[lane] = true
+      reply[#reply + 1], reply[#reply + 2] = lane, call('ZCARD', q.lane .. lane)
+      reply[#reply + 1], reply[#reply + 2] = running[lane] or 0, state
+    end
+  end
+  local scan = call('HSCAN', q.where, 0, 'COUNT', ARGV[4])[2]
+  for i = 1, #scan, 2 do
+    add(scan[i], string.match(scan[i + 1], '^%a+'))
+  end
+  for lane in pairs(running) do
+    add(lane, 'idle')
+  end
+  return reply
+end
+
+-- queue, lane or '' -> messages dropped: all that wait or are delayed; what is in flight stays.
+function commands.purge()
+  local q, only, dropped = queue(ARGV[3]), ARGV[4], 0
+  for _, lane in ipairs(only ~= '' and { only } or call('HKEYS', q.where)) do
+    local popped = call('ZPOPMIN', q.lane .. lane, 1000)
+    while #popped > 0 do
+      for i = 1, #popped, 2 do
+        dropped = dropped + call('HDEL', q.messages, popped[i])
+      end
+      popped = call('ZPOPMIN', q.lane .. lane, 1000)
+    end
+    place(q, lane)
+  end
+  for _, id in ipairs(call('ZRANGE', q.delayed, 0, -1)) do
+    if only == '' or lane_of(id) == only then
+      call('ZREM', q.delayed, id)
+      dropped = dropped + call('HDEL', q.messages, id)
+    end
+  end
+  return dropped
+end
+
+return commands[ARGV[1]]()

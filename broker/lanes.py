@@ -1,0 +1,339 @@
+"""Fair lanes in Redis, as typed commands over one Lua source. No Dramatiq in here.
+
+Each method is one atomic step. Errors of the connection or the server pass through as
+`redis.exceptions.RedisError`: whoever calls knows what may be repeated.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.resources import files
+from typing import Any, Protocol, cast
+
+from redis import Redis
+from redis.exceptions import NoScriptError
+
+# A message's score is priority * 2^48 + intent id: exact in a double up to priority 31.
+PRIORITY_STEP = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """A message to publish. `message_id` begins with `{lane}|`; a lower `priority` (0-9) goes first."""
+
+    queue: str
+    message_id: str
+    lane: str
+    priority: int
+    intent: int
+    delay_ms: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One version of a lane's settings; lane `*` holds the global pause. None means no limit.
+
+    `max_running`: messages in flight at one time. `weight`: turns in a row. `rate_per_second`: starts;
+    `burst`: starts at once after idling.
+    """
+
+    lane: str
+    version: int
+    max_running: int | None
+    weight: int
+    rate_per_second: float | None
+    burst: int
+    paused: bool
+
+    def packed(self) -> str:
+        """Return the settings as the script keeps them."""
+        cap = "-" if self.max_running is None else self.max_running
+        rate = "-" if self.rate_per_second is None else repr(float(self.rate_per_second))
+        return f"{self.version} {cap} {self.weight} {rate} {self.burst} {int(self.paused)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """Who wrote last (a relay's epoch), and its how-many-eth write that was."""
+
+    epoch: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a publish did; all 0 when it had been applied before (a lost reply).
+
+    `revived`: known to Redis in part, and alive again.
+    """
+
+    new: int
+    duplicate: int
+    revived: int
+
+
+@dataclass(frozen=True, slots=True)
+class Seized:
+    """`lost`: Redis may have forgotten messages. `position`: how far the last relay had read."""
+
+    lost: bool
+    position: dict[str, str]
+
+
+class Verb(StrEnum):
+    """How a delivery ends. A refund returns the lane's token and turn: nothing was started."""
+
+    ACK = "ack"
+    DEFER = "defer"
+    REFUND = "refund"  # defer with a refund
+    HOLD = "hold"  # refund, and leave the lane alone for 250 ms: the database says it is paused or full
+    REQUEUE = "requeue"  # back to its place in the lane, with a refund
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The end of one delivery; `delay_ms` counts for the deferring verbs only."""
+
+    message_id: str
+    verb: Verb = Verb.ACK
+    delay_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Messages (id, body) that are now in flight, and after how many ms time itself brings more."""
+
+    messages: list[tuple[str, bytes]]
+    wait_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneStats:
+    """One lane: `state` is ring, full, throttled, paused, closed, or idle (nothing waits)."""
+
+    lane: str
+    waiting: int
+    running: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStats:
+    """Counts of one queue. `next_due_ms`: until the next delayed message, None without any.
+
+    `lanes`: the longest of a sample of the lanes, longest first.
+    """
+
+    messages: int
+    waiting: int
+    delayed: int
+    running: int
+    lanes_waiting: int
+    consumers: int
+    next_due_ms: int | None
+    lanes: list[LaneStats]
+
+
+class TokenMismatch(Exception):
+    """Redis holds another token than expected; nothing was changed. `stored`: None when it has none."""
+
+    def __init__(self, stored: Token | None) -> None:
+        super().__init__(f"stored token: {stored}")
+        self.stored = stored
+
+
+class _Script:
+    """One registration of lanes.lua: a first line of its own, hence a digest of its own."""
+
+    def __init__(self, first_line: str) -> None:
+        self.text = f"{first_line}\n" + files("broker").joinpath("lanes.lua").read_text(encoding="utf-8")
+        self.digest = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+# Writers that fill Redis are refused as a whole when it is full; the others make it emptier.
+_FILLING = _Script("#!lua")
+_OTHER = _Script("#!lua flags=allow-oom")
+
+_Arg = str | int | bytes
+
+
+class _Executes(Protocol):
+    """The one untyped method of redis-py that is used here."""
+
+    def execute_command(self, *args: _Arg) -> Any: ...
+
+
+class Lanes:
+    """The lanes of one namespace. `clock` (ms) replaces the server's clock, in tests only."""
+
+    def __init__(self, client: Redis, namespace: str, *, clock: Callable[[], int] | None = None) -> None:
+        self.client = client
+        self.namespace = namespace
+        self._clock = clock
+        self._execute = cast("_Executes", cast("Any", client)).execute_command
+
+    def _call(self, script: _Script, command: str, *args: _Arg) -> Any:
+        now = "" if self._clock is None else self._clock()
+        try:
+            return self._execute("EVALSHA", script.digest, 1, self.namespace, command, now, *args)
+        except NoScriptError:  # restarted, or SCRIPT FLUSH: it was not run; EVAL registers it again
+            return self._execute("EVAL", script.text, 1, self.namespace, command, now, *args)
+
+    # The relay's side ---------------------------------------------------------------------------
+
+    def seize(self, epoch: int) -> Seized:
+        """Make (epoch, 0) the token. When data may have been lost, lanes stay closed for 1.2 s.
+
+        Raises:
+            TokenMismatch: the stored epoch is as high or higher.
+
+        """
+        reply: list[bytes | int] = self._call(_OTHER, "seize", epoch)
+        if reply[0] == b"mismatch":
+            raise TokenMismatch(_token(reply[1], reply[2]))
+        return Seized(lost=bool(reply[1]), position=self.position())
+
+    def publish(
+        self,
+        expected: Token,
+        *,
+        messages: Sequence[Outgoing] = (),
+        limits: Sequence[Limit] = (),
+        position: Mapping[str, str] | None = None,
+    ) -> tuple[Token, Published]:
+        """Apply all or nothing if Redis still holds `expected`; return the next token.
+
+        Limits apply before messages. A message that is alive is left as it is. After a lost reply,
+        call again with the very same arguments: it is applied once. At most some 500 rows a call.
+
+        Raises:
+            TokenMismatch: Redis holds another token.
+            redis.exceptions.OutOfMemoryError: Redis is full; nothing was applied.
+
+        """
+        following = Token(expected.epoch, expected.seq + 1)
+        args: list[_Arg] = [expected.epoch, expected.seq, following.seq, len(position or ())]
+        for name, value in (position or {}).items():
+            args += (name, value)
+        args.append(len(limits))
+        for limit in limits:
+            args += (limit.lane, limit.version, limit.packed())
+        args += _rows(messages)
+        reply: list[bytes | int] = self._call(_FILLING, "publish", *args)
+        if reply[0] == b"mismatch":
+            raise TokenMismatch(_token(reply[1], reply[2]))
+        if reply[0] == b"same":
+            return following, Published(0, 0, 0)
+        return following, Published(*cast("list[int]", reply[1:]))
+
+    def missing(self, queue: str, ids: Sequence[str]) -> list[str]:
+        """Return those of `ids` that are not alive; at most some 1,000 a call."""
+        return [_text(gone) for gone in self._call(_OTHER, "missing", queue, *ids)]
+
+    def position(self) -> dict[str, str]:
+        """Return the position that came with the last publish that had one."""
+        stored = cast("dict[bytes, bytes]", self.client.hgetall(f"{self.namespace}:token"))
+        return {
+            name.decode().removeprefix("pos."): value.decode()
+            for name, value in stored.items()
+            if name.startswith(b"pos.")
+        }
+
+    def send(self, message: Outgoing, default: Limit) -> Published:
+        """Put one message without a token, and settings for its lane if it has none. Losable."""
+        return Published(*self._call(_FILLING, "send", default.lane, default.packed(), *_rows([message])))
+
+    # The consumer's side ------------------------------------------------------------------------
+
+    def fetch(self, queue: str, consumer: str, count: int, settled: Iterable[Settled] = ()) -> Fetched:
+        """Settle what is finished, then take up to `count` messages, lane by lane in turn."""
+        reply: list[Any] = self._call(_OTHER, "fetch", queue, consumer, count, *_triples(settled))
+        rest = iter(reply[1:])
+        return Fetched(
+            [(_text(message_id), body) for message_id, body in zip(rest, rest, strict=True)], reply[0]
+        )
+
+    def settle(self, queue: str, consumer: str, settled: Iterable[Settled]) -> None:
+        """End deliveries; those that this consumer does not hold (any more) are left alone."""
+        self._call(_OTHER, "settle", queue, consumer, *_triples(settled))
+
+    def ack(self, queue: str, consumer: str, ids: Iterable[str]) -> None:
+        """Forget messages that are done."""
+        self.settle(queue, consumer, [Settled(i) for i in ids])
+
+    def defer(self, queue: str, consumer: str, message_id: str, delay_ms: int, why: str = "") -> None:
+        """Deliver again after `delay_ms`, as not started. `why` paused or full holds the lane too."""
+        verb = Verb.HOLD if why in {"paused", "full"} else Verb.REFUND
+        self.settle(queue, consumer, [Settled(message_id, verb, delay_ms)])
+
+    def requeue(self, queue: str, consumer: str, ids: Iterable[str]) -> None:
+        """Put messages back to their places, as not started."""
+        self.settle(queue, consumer, [Settled(i, Verb.REQUEUE) for i in ids])
+
+    def beat(self, queue: str, consumer: str, ids: Iterable[str]) -> tuple[int, int]:
+        """Say that this consumer lives and holds exactly `ids`; return how many marks that changed.
+
+        Restored: Redis had lost them, or given them back. Dropped: a reply was lost on its way here.
+        """
+        restored, dropped = self._call(_OTHER, "beat", queue, consumer, *ids)
+        return restored, dropped
+
+    def leave(self, queue: str, consumer: str) -> int:
+        """Put everything that this consumer holds back and forget the consumer. Return how many messages."""
+        return int(self._call(_OTHER, "leave", queue, consumer))
+
+    def wait(self, queue: str, timeout_ms: int) -> bool:
+        """Wait until somebody says that there may be work, at most `timeout_ms`. Blocks a connection."""
+        seconds = max(timeout_ms, 1) / 1000  # 0 would mean for ever
+        return self.client.blpop([f"{self.namespace}:{queue}:wake"], timeout=seconds) is not None
+
+    # Anybody's ----------------------------------------------------------------------------------
+
+    def stats(self, queue: str, top: int = 20) -> QueueStats:
+        """Count a queue. Cost grows with `top` and with what is in flight, not with the backlog."""
+        reply: list[Any] = self._call(_OTHER, "stats", queue, max(top, 1))
+        messages, delayed, running, lanes_waiting, consumers, next_due = reply[:6]
+        rest = iter(reply[6:])
+        lanes = [
+            LaneStats(_text(lane), waiting, in_flight, _text(state))
+            for lane, waiting, in_flight, state in zip(rest, rest, rest, rest, strict=True)
+        ]
+        lanes.sort(key=lambda s: (-s.waiting, -s.running, s.lane))
+        return QueueStats(
+            messages=messages,
+            waiting=max(messages - delayed - running, 0),
+            delayed=delayed,
+            running=running,
+            lanes_waiting=lanes_waiting,
+            consumers=consumers,
+            next_due_ms=None if next_due < 0 else next_due,
+            lanes=lanes[:top],
+        )
+
+    def purge(self, queue: str, lane: str | None = None) -> int:
+        """Drop what waits or is delayed, of one lane or of all; in-flight messages stay. Return how many."""
+        return int(self._call(_OTHER, "purge", queue, lane or ""))
+
+
+def _rows(messages: Iterable[Outgoing]) -> list[_Arg]:
+    args: list[_Arg] = []
+    for m in messages:
+        args += (m.queue, m.message_id, m.priority * PRIORITY_STEP + m.intent, m.delay_ms, m.body)
+    return args
+
+
+def _triples(settled: Iterable[Settled]) -> list[_Arg]:
+    args: list[_Arg] = []
+    for s in settled:
+        args += (s.verb.value, s.message_id, s.delay_ms)
+    return args
+
+
+def _text(value: bytes) -> str:
+    return value.decode()
+
+
+def _token(epoch: bytes | int, seq: bytes | int) -> Token | None:
+    return Token(int(epoch), int(seq or 0)) if epoch else None
