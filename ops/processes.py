@@ -1,5 +1,6 @@
 """One process of the stack: started in its own session, its output in a file, watched by the guardian."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -119,7 +120,8 @@ class Process:
 
     def _signal_family(self, number: int) -> None:
         for entry in proctable.family(self.pid):
-            os.kill(entry.pid, number)
+            with contextlib.suppress(ProcessLookupError):  # a backend may end between the look and the signal
+                os.kill(entry.pid, number)
 
     def end(self) -> int | None:
         """Ask it to end, then make it; return its code. Its whole family is gone afterwards."""
