@@ -53,6 +53,14 @@ TABLE: Sequence[Metric] = (
     Metric("relay_slot_lag_bytes", "gauge", "WAL that the slot has not confirmed"),
     Metric("relay_slot_retained_bytes", "gauge", "WAL that the slot keeps on disk"),
     Metric("relay_slot_safe_bytes", "gauge", "WAL left before the slot is lost; -1: no limit"),
+    # workers
+    Metric("claims_total", "counter", "answers to claims, and messages that were dropped", ("answer",)),
+    Metric("claims_ended_total", "counter", "how claims ended, and whether that took", ("how", "outcome")),
+    Metric("render_seconds", "seconds", "time in the renderer", ("kind",)),
+    Metric("render_errors_total", "counter", "renders that ended without a preview", ("error",)),
+    Metric("renders_running", "gauge", "claims that this process runs"),
+    Metric("jobs_rescued_total", "counter", "claims taken from lost workers", ("outcome",)),
+    Metric("workers_alive", "gauge", "worker processes whose heartbeat moves, as this one sees it"),
 )
 
 

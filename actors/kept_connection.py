@@ -1,0 +1,54 @@
+"""One kept connection for a thread of its own, made again at each use after it was lost.
+
+A pool backs off for longer the longer the server was away; a heartbeat that comes back late looks
+like a lost worker. So the threads around the work keep their own connection and try every second.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+
+from db import pool
+from db.errors import DatabaseError, translated
+
+
+class KeptConnection:
+    """A connection to `dsn`, for one user at a time."""
+
+    def __init__(self, dsn: str, application: str) -> None:
+        self._dsn = dsn
+        self._application = application
+        self._conn: psycopg.Connection[Any] | None = None
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+        """Give the connection; after a database error the next use makes a new one.
+
+        Raises:
+            Unavailable: the server cannot be reached.
+
+        """
+        with self._lock:
+            if self._conn is None:
+                with translated():
+                    self._conn = pool.connect(self._dsn, self._application)
+            try:
+                yield self._conn
+            except DatabaseError:
+                self._drop()
+                raise
+
+    def close(self) -> None:
+        """Close the connection."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._conn is not None:
+            with suppress(psycopg.Error):
+                self._conn.close()
+            self._conn = None

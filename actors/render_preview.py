@@ -1,0 +1,251 @@
+"""The actor: claim -> render -> store the preview -> finish, each fenced; every way out is accounted for."""
+
+import time
+from collections.abc import Callable
+from threading import Event
+from typing import Any
+from uuid import UUID
+
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from actors import simulate
+from actors.child import Renderers
+from actors.decide import Decision, decide
+from actors.errors import ArtifactNotStored, DocumentMissing, RenderError, RenderStopped, Stop
+from actors.gate import Gate
+from actors.not_yet import Patience
+from actors.render_log import RenderLog
+from actors.running import Run, Running
+from broker.settle import Defer
+from db import claims
+from db.claims import Answer, Claim, Ended
+from db.errors import Conflict, DatabaseError, Refused, translated
+from runtime import metrics
+from runtime.blobs import BlobStore
+from runtime.failpoints import failpoint
+from runtime.logs import get_logger
+from runtime.settings import Settings
+
+log = get_logger(__name__)
+
+#: The lane is closed meanwhile; this is how soon a change of the operator's mind is looked at again.
+HELD_MS = 500
+#: The gate is closed while the database is away: no message comes back for longer than it takes to open.
+AWAY_MS = 1_000
+#: A statement that the server refuses is refused again: a fault to repair, so ask seldom.
+REFUSED_MS = 5_000
+FIRST_INSIST_SECONDS, LONGEST_INSIST_SECONDS = 0.05, 1.0
+
+
+class Previews:
+    """Renders what messages name. One for the process; called by each of its worker threads."""
+
+    def __init__(
+        self,
+        *,
+        worker: UUID,
+        database: ConnectionPool[Connection[Any]],
+        gate: Gate,
+        running: Running,
+        renderers: Renderers,
+        blobs: BlobStore,
+        render_log: RenderLog,
+        settings: Settings,
+        give_up: Event,
+    ) -> None:
+        self._worker = worker
+        self._database = database
+        self._gate = gate
+        self._running = running
+        self._renderers = renderers
+        self._blobs = blobs
+        self._render_log = render_log
+        self._settings = settings
+        self._give_up = give_up
+        self._patience = Patience()
+
+    def handle(self, job: UUID, dispatch_no: int) -> None:
+        """Do what the message (job, dispatch_no) asks for; a normal return consumes the message.
+
+        Raises:
+            Defer: put the message back.
+
+        """
+        if self._gate.stopping:
+            raise Defer(0, why="stopping")
+        if self._gate.database_away:
+            raise Defer(AWAY_MS, why="database")
+        run = self._running.enter(job, dispatch_no)
+        if run is None:
+            metrics.count("claims_total", answer="duplicate")
+            return
+        try:
+            claim = self._claim(job, dispatch_no)
+            if claim is not None:
+                run.claim = claim
+                failpoint("claim.after")
+                self._work(run, claim)
+        finally:
+            self._running.leave(run)
+
+    def _claim(self, job: UUID, dispatch_no: int) -> Claim | None:
+        """Return the claim, or None when the message has nothing more to say."""
+        try:
+            with translated(), self._database.connection() as conn:
+                claimed = claims.claim(conn, self._worker, [(job, dispatch_no)])[0]
+        except Conflict as error:
+            raise Defer(HELD_MS, why="conflict") from error
+        except Refused as error:
+            log.exception("the claim was refused", job=str(job))
+            raise Defer(REFUSED_MS, why="refused") from error
+        except DatabaseError as error:
+            self._gate.away()
+            raise Defer(AWAY_MS, why="database") from error
+        answer = claimed.answer
+        if answer is Answer.NOT_YET:
+            if (wait := self._patience.next_ms(job, dispatch_no)) is not None:
+                raise Defer(wait, why="not_yet")
+            metrics.count("claims_total", answer="gave_up")
+            log.warning("the row did not come", job=str(job), dispatch=dispatch_no)
+            return None
+        metrics.count("claims_total", answer=answer.value)
+        self._patience.over(job, dispatch_no)
+        if answer in {Answer.PAUSED, Answer.FULL}:
+            raise Defer(HELD_MS, why=answer.value)
+        return claimed.claim
+
+    def _work(self, run: Run, claim: Claim) -> None:
+        try:
+            artifact, size = self._produce(run, claim)
+        except RenderStopped as stopped:
+            if stopped.why is Stop.LOST:  # another worker has it by now: nothing to write
+                metrics.count("claims_ended_total", how="dropped", outcome=Ended.LOST.value)
+                return
+            self._end(claim, self._decide(claim, stopped))
+        except Exception as error:  # noqa: BLE001 -- every error of a render ends its claim, by its class
+            self._end(claim, self._decide(claim, error))
+        else:
+            failpoint("finish.before")
+            ended = self._insist(lambda conn: claims.finish(conn, self._worker, claim, artifact, size))
+            failpoint("finish.after")
+            self._account(claim, "succeeded", ended)
+
+    def _produce(self, run: Run, claim: Claim) -> tuple[str, int]:
+        """Render and store; return the preview's digest and size."""
+        try:
+            preview = self._render(run, claim)
+        except Exception:
+            run.begin_ending(rendered=False)  # a stop killed the child: then the stop is the reason
+            raise
+        run.begin_ending(rendered=True)
+        failpoint("artifact.before")
+        try:
+            return self._blobs.put_bytes(preview), len(preview)
+        except OSError as error:
+            raise ArtifactNotStored(f"the preview was not stored: {error.strerror or error}") from error
+
+    def _render(self, run: Run, claim: Claim) -> bytes:
+        if not self._blobs.exists(claim.document):
+            raise DocumentMissing("the document is not in the store")
+        child = self._renderers.take()
+        try:
+            run.lend(child)
+            failpoint("render.before")
+            outcome, begun = "rendered", time.monotonic()
+            self._render_log.started(claim)
+            try:
+                simulate.kill_worker_if_asked(claim.simulate)
+                return child.render(
+                    {
+                        "document": str(self._blobs.path(claim.document)),
+                        "digest": claim.document,
+                        "kind": claim.kind,
+                        "attempt": claim.attempt,
+                        "simulate": dict(claim.simulate or {}),
+                    },
+                    self._settings.render_timeout_seconds,
+                )
+            except RenderError as error:
+                outcome = error.error_class
+                raise
+            finally:
+                self._render_log.ended(claim, outcome)
+                metrics.observe("render_seconds", time.monotonic() - begun, kind=claim.kind)
+        finally:
+            run.take_back()
+            self._renderers.give(child)
+
+    def _decide(self, claim: Claim, error: Exception) -> Decision:
+        decision = decide(
+            error,
+            attempt=claim.attempt,
+            max_attempts=claim.max_attempts,
+            releases=claim.releases,
+            message_id=f"{claim.team}|{claim.job}.{claim.dispatch_no}",
+            base_ms=self._settings.backoff_base_ms,
+            cap_ms=self._settings.backoff_cap_ms,
+        )
+        if not isinstance(error, RenderError):  # a fault of this program: say where
+            log.error("unexpected error", job=str(claim.job), exc_info=error)
+        # Not the error's text: it may quote the document. It is in the events, for who may read those.
+        log.warning(
+            "render ended without a preview",
+            job=str(claim.job),
+            team=claim.team,
+            dispatch=claim.dispatch_no,
+            attempt=claim.attempt,
+            error_class=decision.error_class,
+            how=decision.how.value,
+        )
+        return decision
+
+    def _end(self, claim: Claim, decision: Decision) -> None:
+        ended = self._insist(
+            lambda conn: claims.end(
+                conn,
+                self._worker,
+                claim,
+                decision.how,
+                error_class=decision.error_class,
+                error=decision.error_text,
+                delay_ms=decision.delay_ms,
+                spend=decision.spend,
+            )
+        )
+        self._account(claim, decision.how.value, ended)
+
+    def _insist(self, write: Callable[[Connection[Any]], Ended]) -> Ended | None:
+        """Write an end until the database has answered; None when it refused, or the process must go.
+
+        Repeating is safe: the end is fenced, and one that took answers `already`. A claim that is lost
+        meanwhile answers `lost`.
+        """
+        pause = FIRST_INSIST_SECONDS
+        while True:
+            try:
+                with translated(), self._database.connection() as conn:
+                    return write(conn)
+            except Conflict:
+                log.info("conflict while ending a claim: again")
+            except Refused:
+                log.exception("the end of a claim was refused: reconciliation will release it")
+                return None
+            except DatabaseError:
+                self._gate.away()
+            if self._give_up.wait(pause):
+                return None
+            pause = min(pause * 2, LONGEST_INSIST_SECONDS)
+
+    def _account(self, claim: Claim, how: str, ended: Ended | None) -> None:
+        outcome = ended.value if ended else "unwritten"
+        metrics.count("claims_ended_total", how=how, outcome=outcome)
+        log.info(
+            "claim ended",
+            job=str(claim.job),
+            team=claim.team,
+            dispatch=claim.dispatch_no,
+            attempt=claim.attempt,
+            how=how,
+            outcome=outcome,
+        )

@@ -1,0 +1,73 @@
+"""Orderly stop: put back what is not begun, give what runs its grace, release the rest, say goodbye.
+
+1. SIGTERM: fetching stops, prefetched messages go back;
+2. renders have `shutdown_grace_seconds` to end;
+3. children are killed, claims released, which spends nothing;
+4. ends that the database does not take are given up after LAST_SECONDS more;
+5. the process leaves, whatever still holds a thread.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from threading import Event, Thread
+
+from actors.errors import Stop
+from actors.gate import Gate
+from actors.running import Running
+from runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+#: Writing an end takes milliseconds; a database that does not take it in 5 s is away. Its claims are
+#: rescued elsewhere.
+LAST_SECONDS = 5.0
+#: Acknowledging takes milliseconds too. With Redis away it would take for ever, and the messages need it
+#: not: they name dispatches that are over.
+LEAVE_SECONDS = 5.0
+_LOOK_SECONDS = 0.05
+
+
+class Shutdown:
+    """Runs the stop beside Dramatiq's own, which joins the worker threads meanwhile.
+
+    `goodbye` is called once everything has ended, or when the process cannot wait any more.
+    """
+
+    def __init__(
+        self, gate: Gate, running: Running, *, grace_seconds: float, goodbye: Callable[[], None]
+    ) -> None:
+        self._gate = gate
+        self._running = running
+        self._grace_seconds = grace_seconds
+        self._goodbye = goodbye
+        self._done = Event()
+        self.give_up = Event()
+
+    def begin(self) -> None:
+        """Start the stop and return at once."""
+        self._gate.stop()
+        Thread(target=self._run, name="shutdown", daemon=True).start()
+
+    def finish(self) -> None:
+        """Dramatiq has joined its threads: nothing is left to wait for."""
+        self._done.set()
+
+    def _run(self) -> None:
+        self._wait_idle(self._grace_seconds)
+        if stopped := self._running.stop_all(Stop.SHUTDOWN):
+            log.warning("grace is over: renders stopped, claims released", renders=stopped)
+        self._wait_idle(LAST_SECONDS)
+        self.give_up.set()
+        if self._done.wait(LEAVE_SECONDS):
+            return
+        left = len(self._running.all())
+        log.critical("leaving with threads that do not end", unwritten=left)
+        self._goodbye()
+        os._exit(70 if left else 0)
+
+    def _wait_idle(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._running.all() and time.monotonic() < deadline:
+            if self._done.wait(_LOOK_SECONDS):
+                return
