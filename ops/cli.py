@@ -1,0 +1,88 @@
+"""The `oncommit` command: the operator's hands. Each sub-command is a module of `ops.commands`.
+
+Exit codes: 0 done; 1 it could not be done, one line on stderr says what to do; 2 wrong usage.
+"""
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
+import psycopg
+import typer
+
+from db.errors import DatabaseError, Refused, Unavailable
+from db.migrate import MigrationError
+from ops.account import NoAccountError
+from ops.binaries import NoServerError
+from ops.commands import config, migrate, teams, tokens, up
+from ops.home import HomeError
+from ops.ports import NoPortError
+from ops.processes import StartError
+from runtime.logs import redact
+from runtime.settings import SettingsError
+
+# Errors whose own text tells a human what to do.
+TOLD = (SettingsError, MigrationError, HomeError, NoServerError, NoAccountError, NoPortError, StartError)
+
+app = typer.Typer(
+    name="oncommit",
+    help="Dispatch of accepted work: a job exists the moment its rows commit.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(config.config)
+app.command()(migrate.migrate)
+app.command()(up.up)
+app.add_typer(teams.app, name="teams")
+app.add_typer(tokens.app, name="tokens")
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"oncommit {version('oncommit')}")
+    except PackageNotFoundError:
+        typer.echo("oncommit (not installed: run from its source)")
+    raise typer.Exit
+
+
+@app.callback()
+def root(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Dispatch of accepted work: a job exists the moment its rows commit."""
+
+
+def advice(error: Exception) -> str:
+    """Return one line for a human: what is wrong and what to do."""
+    if isinstance(error, Unavailable):
+        return f"PostgreSQL does not serve ({error}): check ONCOMMIT_DATABASE_URL, and that the server runs"
+    if isinstance(error, Refused):
+        return (
+            f"PostgreSQL refused ({error}): run `oncommit migrate` as the owner, "
+            "and act as oncommit_operator or the owner"
+        )
+    if isinstance(error, psycopg.OperationalError):
+        first = str(error).strip().splitlines()[:1] or ["no answer"]
+        return (
+            f"PostgreSQL does not serve ({first[0]}): check ONCOMMIT_DATABASE_URL, and that the server runs"
+        )
+    return str(error) or type(error).__name__
+
+
+def main() -> None:
+    """Run the command line; expected trouble is one line and exit code 1, never a traceback."""
+    try:
+        app()
+    except (*TOLD, DatabaseError, psycopg.Error) as error:
+        # Some carry the end of a log after their line: that is what the human needs next.
+        typer.echo(f"oncommit: {redact(advice(error))}", err=True)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The sub-commands of `oncommit`, one module each."""

@@ -1,0 +1,116 @@
+"""Bring papers to the portal, several at a time, and their previews back."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.client import Accepted, Client, PortalError, nothing
+from ops.following import Followed
+from ops.submission import Kind, Order, Paper
+
+# One portal's single acceptances are bounded by PostgreSQL's commits, which a few clients keep busy.
+PARALLEL = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is asked for of every paper."""
+
+    kinds: Sequence[Kind]
+    priority: int
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A paper that was not taken, and why."""
+
+    paper: Paper
+    problem: str
+
+
+def deliver(client: Client, paper: Paper, wish: Wish, sent: Callable[[int], None] = nothing) -> list[Accepted]:
+    """Put one paper and ask for its previews.
+
+    Raises:
+        PortalError: it was not taken.
+        OSError: the file cannot be read.
+
+    """
+    digest = client.put(paper.file, sent)
+    orders = [Order(digest, kind, wish.priority, paper.title) for kind in wish.kinds]
+    return [client.post(order, wish.run_id) for order in orders]
+
+
+def deliver_all(
+    client: Client, papers: Sequence[Paper], wish: Wish, sent: Callable[[int], None] = nothing
+) -> tuple[list[Accepted], list[Refused]]:
+    """Put all papers and ask for their previews; return the jobs, in the papers' order, and what was refused.
+
+    Raises:
+        PortalError: the others would fare the same, so they were left out.
+
+    """
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        futures = {pool.submit(deliver, client, paper, wish, sent): paper for paper in papers}
+        try:
+            for future in as_completed(futures):
+                if isinstance(error := future.exception(), PortalError) and error.hopeless:
+                    raise error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+    accepted: list[Accepted] = []
+    refused: list[Refused] = []
+    for future, paper in futures.items():
+        problem = _problem(future)
+        if problem is None:
+            accepted += future.result()
+        else:
+            refused.append(Refused(paper, problem))
+    # Two papers of the same content and title are one job.
+    return list({one.job["id"]: one for one in accepted}.values()), refused
+
+
+def _problem(future: Future[list[Accepted]]) -> str | None:
+    error = future.exception()
+    if error is None:
+        return None
+    if isinstance(error, PortalError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"cannot be read: {error.strerror}"
+    raise error
+
+
+def fetch_previews(client: Client, jobs: Sequence[Followed], folder: Path) -> list[Path]:
+    """Fetch the preview of each job that succeeded to `<document>.<kind>.png` in `folder`; return the files.
+
+    Raises:
+        PortalError: one cannot be had.
+        OSError: one cannot be written.
+
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    files: list[Path] = []
+    for job in jobs:
+        if job.succeeded:
+            target = folder / preview_name(job, {file.name for file in files})
+            client.preview(job.id, target)
+            files.append(target)
+    return files
+
+
+# File names end at 255 bytes in every file system of note.
+STEM_BYTES = 200
+
+
+def preview_name(job: Followed, taken: set[str]) -> str:
+    """Return the file name of a job's preview, with a number when the plain one is taken."""
+    stem = job.title.replace("/", "_").replace("\0", "_").lstrip(".") or "document"
+    stem = stem.encode()[:STEM_BYTES].decode(errors="ignore")
+    name, n = f"{stem}.{job.kind}.png", 1
+    while name in taken:
+        n += 1
+        name = f"{stem}-{n}.{job.kind}.png"
+    return name

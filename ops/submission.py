@@ -1,0 +1,97 @@
+"""What is to be submitted: files become orders, and each order has the same key whenever it is given again."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+TITLE_CHARACTERS = 200  # what the portal takes
+PRIORITY = 5  # the portal's own default: the middle
+
+
+class Kind(StrEnum):
+    """What to draw."""
+
+    page = "page"
+    thumbnail = "thumbnail"
+
+
+class SubmissionError(ValueError):
+    """What was named cannot be submitted; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paper:
+    """A file to submit, and the title that its jobs get: its name, below the folder that was named."""
+
+    file: Path
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One job to be asked for."""
+
+    document: str
+    kind: Kind
+    priority: int
+    title: str
+
+    def key(self, run_id: str) -> str:
+        """Return the Idempotency-Key: equal for equal orders of one run, in whatever process.
+
+        So an interrupted run that is started again gets the jobs that it had, and adds what was missing.
+        """
+        meaning = [run_id, self.document, str(self.kind), self.priority, self.title]
+        return "submit-" + hashlib.sha256(json.dumps(meaning).encode()).hexdigest()
+
+    def body(self) -> dict[str, object]:
+        """Return the JSON body of POST /v1/jobs."""
+        return {"document": self.document, "kind": str(self.kind), "priority": self.priority, "title": self.title}
+
+
+def papers(paths: Sequence[Path]) -> list[Paper]:
+    """Return the files to submit: each file named, and the files below each folder named, by name.
+
+    What starts with a dot inside a folder is left out, and links to folders are not followed.
+
+    Raises:
+        SubmissionError: a path is not there, is neither file nor folder, or a folder holds no file.
+
+    """
+    found: list[Paper] = []
+    for path in paths:
+        if path.is_dir():
+            below = [Paper(file, _title(file.relative_to(path))) for file in sorted(_files(path))]
+            if not below:
+                raise SubmissionError(f"{path}: no file in this folder")
+            found += below
+        elif path.is_file():
+            found.append(Paper(path, _title(Path(path.name))))
+        else:
+            raise SubmissionError(f"{path}: {'not a regular file' if path.exists() else 'no such file or folder'}")
+    # A file that was named twice is one order, as its key would say anyway.
+    return list({paper.file.absolute(): paper for paper in found}.values())
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    try:
+        entries = list(folder.iterdir())
+    except OSError as error:
+        raise SubmissionError(f"{folder}: {error.strerror}") from error
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.is_symlink():
+                yield from _files(entry)
+        elif entry.is_file():
+            yield entry
+
+
+def _title(name: Path) -> str:
+    # A name that is no UTF-8 becomes readable; of a long one the end tells more than the start.
+    text = name.as_posix().encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= TITLE_CHARACTERS else "..." + text[3 - TITLE_CHARACTERS :]

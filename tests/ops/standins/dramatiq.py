@@ -1,0 +1,5 @@
+"""Shadows `python -m dramatiq`."""
+
+import standin
+
+standin.main("worker")

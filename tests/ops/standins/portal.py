@@ -1,0 +1,5 @@
+"""Shadows `python -m portal`."""
+
+import standin
+
+standin.main("portal")

@@ -1,0 +1,5 @@
+"""Shadows `python -m relay`."""
+
+import standin
+
+standin.main("relay")
