@@ -26,7 +26,7 @@ class Token:
     valid_seconds: float | None
 
 
-TOKEN = """
+FIND_BY_HASH = """
 SELECT id, team, scopes, extract(epoch FROM expires_at - clock_timestamp())::float8 AS valid_seconds
   FROM tokens
  WHERE hash = %s AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
@@ -37,7 +37,7 @@ async def token(conn: AsyncConnection[Any], token_hash: bytes) -> Token | None:
     """Return the token with this SHA-256, None when it is unknown, expired or revoked."""
     with translated():
         async with conn.cursor(row_factory=class_row(Token)) as cursor:
-            return await (await cursor.execute(TOKEN, [token_hash])).fetchone()
+            return await (await cursor.execute(FIND_BY_HASH, [token_hash])).fetchone()
 
 
 TOKENS_IN_FORCE = """
@@ -140,7 +140,13 @@ async def jobs(
     limit: int,
 ) -> list[JobRow]:
     """Return a page of the team's jobs, newest first, below a position."""
-    parameters = {"team": team, "status": status, "kind": kind, "batch": batch, "limit": limit}
+    parameters: dict[str, Any] = {
+        "team": team,
+        "status": status,
+        "kind": kind,
+        "batch": batch,
+        "limit": limit,
+    }
     parameters |= {"at": below.created_at if below else None, "id": below.id if below else None}
     with translated():
         async with conn.cursor(row_factory=class_row(JobRow)) as cursor:
@@ -206,7 +212,8 @@ BATCHES = """
 SELECT b.id, b.team, b.size, b.created_at, c.counts, c.events
   FROM batches b
  CROSS JOIN LATERAL (
-   SELECT coalesce(jsonb_object_agg(s.status, s.jobs), '{}') AS counts, coalesce(sum(s.events), 0)::bigint AS events
+   SELECT coalesce(jsonb_object_agg(s.status, s.jobs), '{}') AS counts,
+          coalesce(sum(s.events), 0)::bigint AS events
      FROM (SELECT j.status, count(*) AS jobs, sum(j.version) AS events
              FROM jobs j WHERE j.batch = b.id GROUP BY j.status) s) c
  WHERE b.id = ANY(%s) AND (%s::text IS NULL OR b.team = %s)

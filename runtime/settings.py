@@ -67,6 +67,9 @@ class Settings(BaseSettings):
     max_document_bytes: int = Field(
         default=50_000_000, ge=1, le=5_000_000_000, description="largest document a team may put, bytes"
     )
+    team_requests_per_second: float = Field(
+        default=1_000.0, gt=0, description="requests of one team that one portal process answers, more: 429"
+    )
     simulation: bool = Field(
         default=False, description="accept `simulate` in jobs: for tests and demonstrations only"
     )

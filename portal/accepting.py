@@ -1,0 +1,282 @@
+"""Acceptance: POST /v1/jobs and POST /v1/batches. A 202 is sent after the commit, or not at all."""
+
+import asyncio
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import orjson
+import structlog
+from fastapi import APIRouter
+from psycopg import AsyncConnection
+from starlette.requests import Request
+from starlette.responses import Response
+
+from db import accept as acceptance
+from db import reads
+from db.accept import Acceptance, Decision, NewJob, Outcome
+from portal import idempotency, ids, json_text
+from portal.answers import as_json, told, with_headers
+from portal.bodies import require_type, whole
+from portal.callers import Submitter
+from portal.context import Portal, portal
+from portal.door import visit
+from portal.identity import Caller
+from portal.problems import Fault, Problem
+from portal.resources import (
+    BATCH_REQUEST,
+    JOB_REQUEST,
+    MAX_BATCH,
+    Batch,
+    BatchRequest,
+    Job,
+    JobRequest,
+    Simulate,
+    batch_json,
+    job_json,
+    validated,
+)
+from runtime import metrics
+from runtime.failpoints import failpoint
+from runtime.logs import get_logger
+
+log = get_logger(__name__)
+router = APIRouter(prefix="/v1", tags=["acceptance"])
+
+#: A job of the longest title, all of it escaped, takes 2.6 kB.
+MAX_JOB_BYTES = 64 << 10
+#: 10,000 jobs of 400 bytes; parsed at once, so the limit on what one body can make of memory.
+MAX_BATCH_BYTES = 4 << 20
+#: Line by line: 10,000 of the longest that make sense.
+MAX_LINES_BYTES = 16 << 20
+JSON, NDJSON = "application/json", "application/x-ndjson"
+#: When a job of a second or so is worth asking for, seconds.
+ASK_AGAIN = "1"
+
+KEY_PARAMETER: dict[str, Any] = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": True,
+    "description": "names this request inside the team: the same key again gives the same job",
+    "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
+    "example": "0b9f1c9e-1f0c-4b55-9c0e-8f0f6c6f7a10",
+}
+EXAMPLE = {"document": "sha256:" + "9f" * 32, "kind": "page", "priority": 5, "title": "Annual report"}
+REFUSALS = (
+    "malformed-json", "idempotency-key", "too-slow", "key-busy", "too-large", "unsupported-media-type",
+    "invalid-request", "key-reused", "unknown-document", "simulation-off", "backlog-full", "overloaded",
+)  # fmt: skip
+ACCEPTED: dict[str, Any] = {
+    "description": "committed; or, with Idempotent-Replayed, what the key was decided to be, as it is now",
+    "headers": with_headers(
+        "Location", "Retry-After", "Idempotent-Replayed", "RateLimit", "RateLimit-Policy"
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that was understood: the jobs it asks for, and its fingerprint."""
+
+    jobs: list[JobRequest]
+    fingerprint: bytes
+
+
+@router.post(
+    "/jobs",
+    status_code=202,
+    response_model=Job,
+    responses={202: ACCEPTED, **told(*REFUSALS)},
+    summary="Ask for a preview",
+    openapi_extra={
+        "parameters": [KEY_PARAMETER],
+        "requestBody": {
+            "required": True,
+            "content": {JSON: {"schema": {"$ref": "#/components/schemas/JobRequest"}, "example": EXAMPLE}},
+        },
+    },
+)
+async def post_job(request: Request, caller: Submitter) -> Response:
+    """Accept one job. The key decides: the same key and meaning is the same job."""
+    key = _key(request)
+    require_type(request, JSON)
+    with portal(request).budget.share() as share:
+        body = await whole(request, MAX_JOB_BYTES, share)
+        meaning = validated(JOB_REQUEST.validate_python, json_text.parse(body))
+    asked = Asked([meaning], idempotency.fingerprint("POST /v1/jobs", meaning))
+    decision, row = await _accept(request, caller, key, asked, None)
+    job: reads.JobRow = row
+    structlog.contextvars.bind_contextvars(job=str(job.id))
+    return _accepted(f"/v1/jobs/{job.id}", job_json(job), decision)
+
+
+@router.post(
+    "/batches",
+    status_code=202,
+    response_model=Batch,
+    responses={202: ACCEPTED, **told(*REFUSALS)},
+    summary="Ask for many previews at once",
+    openapi_extra={
+        "parameters": [KEY_PARAMETER],
+        "requestBody": {
+            "required": True,
+            "content": {
+                JSON: {
+                    "schema": {"$ref": "#/components/schemas/BatchRequest"},
+                    "example": {"jobs": [EXAMPLE]},
+                },
+                NDJSON: {"schema": {"type": "string", "description": "one job a line; same meaning"}},
+            },
+        },
+    },
+)
+async def post_batch(request: Request, caller: Submitter) -> Response:
+    """Accept up to 10,000 jobs, all or none, in one transaction."""
+    key = _key(request)
+    media_type = require_type(request, JSON, NDJSON)
+    found = portal(request)
+    with found.budget.share() as share:
+        body = await whole(request, MAX_LINES_BYTES if media_type == NDJSON else MAX_BATCH_BYTES, share)
+        # In a thread, so that others are answered meanwhile; one at a time, so that memory is bounded.
+        async with found.parsing:
+            asked = await asyncio.to_thread(_understand, body, media_type)
+    decision, row = await _accept(request, caller, key, asked, ids.uuid7())
+    batch: reads.BatchRow = row
+    structlog.contextvars.bind_contextvars(batch=str(batch.id))
+    return _accepted(f"/v1/batches/{batch.id}", batch_json(batch), decision)
+
+
+def _key(request: Request) -> str:
+    key = idempotency.key(request)
+    structlog.contextvars.bind_contextvars(key=key)
+    return key
+
+
+def _understand(body: bytes, media_type: str) -> Asked:
+    batch = (
+        _lines(body)
+        if media_type == NDJSON
+        else validated(BATCH_REQUEST.validate_python, json_text.parse(body))
+    )
+    return Asked(batch.jobs, idempotency.fingerprint("POST /v1/batches", batch))
+
+
+def _lines(body: bytes) -> BatchRequest:
+    """Return the batch of a body with one job a line; blank lines do not count."""
+    lines = [line for line in body.split(b"\n") if line.strip()]
+    if len(lines) > MAX_BATCH:
+        raise Problem("invalid-request", errors=[Fault("/jobs", f"more than {MAX_BATCH} jobs")])
+    faults: list[Fault] = []
+    jobs: list[JobRequest] = []
+    for n, line in enumerate(lines):
+        try:
+            jobs.append(validated(JOB_REQUEST.validate_python, json_text.parse(line), f"/jobs/{n}"))
+        except Problem as problem:
+            if problem.slug != "invalid-request":
+                raise Problem(problem.slug, f"/jobs/{n}: {problem.detail}") from None
+            faults.extend(problem.errors)
+    if faults:
+        raise Problem("invalid-request", errors=faults)
+    return validated(BATCH_REQUEST.validate_python, {"jobs": jobs})
+
+
+async def _accept(
+    request: Request, caller: Caller, key: str, asked: Asked, batch: UUID | None
+) -> tuple[Decision, Any]:
+    """Decide the key; return the decision and the row of the job or batch.
+
+    Raises:
+        Problem: the request is refused.
+        db.errors.DatabaseError: it was not decided, or that is not known.
+
+    """
+    found = portal(request)
+    _check_simulation(found, asked, batch)
+    wanted = Acceptance(
+        team=caller.team,
+        key=key,
+        fingerprint=asked.fingerprint,
+        jobs=_new_jobs(asked.jobs),
+        batch=batch,
+        over_quota=await found.backlogs.over(caller.team, len(asked.jobs)),
+        traceparent=visit(request).trace.traceparent,
+        who=caller.who,
+    )
+
+    async def work(conn: AsyncConnection[Any]) -> tuple[Decision, Any]:
+        decision = await acceptance.accept(conn, wanted)
+        failpoint("accept.after_commit")
+        return decision, await _row(conn, caller.team, decision)
+
+    async def look(seconds: float) -> tuple[Decision, Any]:
+        return await found.database.run(work, wait=seconds)
+
+    decision, row = await idempotency.decided(look)
+    metrics.count("requests_decided_total", outcome=decision.outcome)
+    _refuse(decision, batch)
+    if decision.outcome is Outcome.NEW:
+        for kind, jobs in Counter(job.kind for job in asked.jobs).items():
+            metrics.count("jobs_accepted_total", jobs, kind=kind)
+    return decision, row
+
+
+def _check_simulation(found: Portal, asked: Asked, batch: UUID | None) -> None:
+    if found.settings.simulation:
+        return
+    places = [n for n, job in enumerate(asked.jobs) if job.simulate is not None]
+    if places:
+        raise Problem(
+            "simulation-off", errors=[Fault(f"{_at(batch, n)}/simulate", "not accepted") for n in places]
+        )
+
+
+def _at(batch: UUID | None, n: int) -> str:
+    return f"/jobs/{n}" if batch else ""
+
+
+def _new_jobs(jobs: list[JobRequest]) -> list[NewJob]:
+    return [
+        NewJob(
+            id=id_,
+            kind=job.kind,
+            document=job.document,
+            title=job.title,
+            priority=job.priority,
+            max_attempts=job.max_attempts,
+            simulate=None if job.simulate is None else _text(job.simulate),
+        )
+        for id_, job in zip(ids.uuid7s(len(jobs)), jobs, strict=True)
+    ]
+
+
+def _text(simulate: Simulate) -> str:
+    return orjson.dumps(simulate.model_dump(exclude_defaults=True)).decode()
+
+
+async def _row(conn: AsyncConnection[Any], team: str, decision: Decision) -> Any:
+    if decision.job is not None:
+        return await reads.job(conn, team, decision.job)
+    if decision.batch is not None:
+        return next(iter(await reads.batches(conn, [decision.batch], team)), None)
+    return None
+
+
+def _refuse(decision: Decision, batch: UUID | None) -> None:
+    match decision.outcome:
+        case Outcome.MISMATCH:
+            raise Problem("key-reused")
+        case Outcome.UNKNOWN_DOCUMENTS:
+            places = [Fault(f"{_at(batch, n)}/document", "not put by this team") for n in decision.items]
+            raise Problem("unknown-document", errors=places)
+        case Outcome.BACKLOG_FULL:
+            raise Problem("backlog-full")
+        case _:
+            pass
+
+
+def _accepted(location: str, content: dict[str, Any], decision: Decision) -> Response:
+    headers = {"Location": location, "Retry-After": ASK_AGAIN}
+    if decision.outcome is Outcome.OLD:
+        headers["Idempotent-Replayed"] = "true"
+    return as_json(content, 202, headers)

@@ -1,0 +1,162 @@
+"""The application: parts opened, routes gathered, every error made a problem."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from db.errors import DatabaseError, Refused
+from portal import accepting, batches, documents, event_routes, health, jobs, previews
+from portal.answers import PROBLEM_SCHEMA
+from portal.context import Portal
+from portal.database import opened
+from portal.door import Door, visit
+from portal.health import Readiness
+from portal.identity import Identities
+from portal.limits import Backlogs, Rates
+from portal.problems import Fault, Problem, answer
+from portal.resources import BatchRequest, JobRequest
+from portal.streams import Hub
+from runtime.blobs import BlobStore, BlobStoreFull
+from runtime.logs import get_logger
+from runtime.settings import Settings
+
+log = get_logger(__name__)
+
+DESCRIPTION = """
+Puts documents, accepts jobs, shows previews. Every request carries a team's bearer token.
+
+**Idempotency.** `POST /v1/jobs` and `POST /v1/batches` need an `Idempotency-Key`: 1 to 255 visible ASCII
+characters, compared byte for byte, belonging to the team. The same key with the same meaning (order of
+keys, spaces, escapes, and naming a default make no difference) gives the same job with
+`Idempotent-Replayed: true`; with another meaning or another route, 422. While the first request is being
+decided the others wait up to 2 s, then get 409. A request that failed leaves its key free. A key is kept
+as long as its job.
+
+**Errors** are RFC 9457 problems; `GET /problems` lists them all, with what to do.
+
+**JSON** is UTF-8 without BOM, at most 32 levels deep, without duplicate keys, U+0000, or numbers beyond
+64 bits; integers are written as integers.
+"""
+ROUTERS = (documents, accepting, jobs, previews, batches, event_routes, health)
+
+
+def _lifespan(config: Settings) -> Any:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None, None]:
+        blobs = await asyncio.to_thread(BlobStore, config.blobs)
+        if swept := await asyncio.to_thread(blobs.sweep):
+            log.info("swept what writers left behind", files=swept)
+        async with opened(config.database_url.get_secret_value()) as database:
+            streams = Hub(database)
+            app.state.readiness = Readiness(database)
+            app.state.portal = Portal(
+                settings=config,
+                database=database,
+                blobs=blobs,
+                identities=Identities(database),
+                rates=Rates(config.team_requests_per_second),
+                backlogs=Backlogs(database),
+                streams=streams,
+            )
+            task = asyncio.create_task(streams.run())
+            try:
+                yield
+            finally:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
+
+    return lifespan
+
+
+def create(config: Settings) -> FastAPI:
+    """Return the application for these settings; its parts are opened by its lifespan."""
+    app = FastAPI(
+        title="oncommit",
+        version="1",
+        description=DESCRIPTION,
+        lifespan=_lifespan(config),
+        redirect_slashes=False,
+    )
+    for module in ROUTERS:
+        app.include_router(module.router)
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(DatabaseError, _database)
+    app.add_exception_handler(BlobStoreFull, _full)
+    app.add_exception_handler(Exception, _unexpected)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    return app
+
+
+def doored(app: FastAPI) -> Door:
+    """Return the application behind its door: what a server serves."""
+    return Door(app)
+
+
+def _told(request: Request, problem: Problem) -> Response:
+    return answer(problem, visit(request).trace.trace_id)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)  # noqa: S101 -- registered for it
+    return _told(request, error)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    """Tell wrong query parameters; bodies are judged elsewhere."""
+    assert isinstance(error, RequestValidationError)  # noqa: S101 -- registered for it
+    found = [Fault("/".join(str(step)[:100] for step in e["loc"][1:]), str(e["msg"])) for e in error.errors()]
+    return _told(request, Problem("invalid-request", errors=found))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    """Tell what Starlette raises: no route, no method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 -- registered for it
+    slug = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-http")
+    return _told(request, Problem(slug, headers=dict(error.headers or {})))
+
+
+async def _database(request: Request, error: Exception) -> Response:
+    """Tell database trouble, always 503: the caller cannot mend it, and asking again finds out."""
+    if isinstance(error, Refused):
+        log.error("the database refused a statement", error=str(error), exc_info=error)
+    else:
+        log.warning("database trouble", error=str(error), kind=type(error).__name__)
+    return _told(request, Problem("database-unavailable"))
+
+
+async def _full(request: Request, _: Exception) -> Response:
+    log.error("the blob store is full")
+    return _told(request, Problem("storage-full"))
+
+
+async def _unexpected(request: Request, _: Exception) -> Response:
+    return _told(request, Problem("internal"))  # the door logs it: Starlette raises it again
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        schema = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        components = schema.setdefault("components", {}).setdefault("schemas", {})
+        _, requests = models_json_schema(
+            [(JobRequest, "validation"), (BatchRequest, "validation")],
+            ref_template="#/components/schemas/{model}",
+        )
+        components |= requests["$defs"] | {"Problem": PROBLEM_SCHEMA}
+        components.pop("HTTPValidationError", None)
+        components.pop("ValidationError", None)
+        app.openapi_schema = schema
+    return app.openapi_schema

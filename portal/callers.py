@@ -1,0 +1,34 @@
+"""Who may call a route: the dependency that every route of a team has."""
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated
+
+import structlog
+from fastapi import Depends, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.requests import Request
+
+from portal.context import portal
+from portal.door import visit
+from portal.identity import Caller, require
+
+# It only describes: the header is judged in portal.identity, which knows repeated ones, too.
+BEARER = HTTPBearer(auto_error=False, description="a token of the team, as `oncommit tokens create` shows it")
+
+
+def _needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
+    async def caller(
+        request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
+    ) -> Caller:
+        found = await portal(request).identities.caller(request.headers.getlist("authorization"))
+        structlog.contextvars.bind_contextvars(team=found.team)
+        visit(request).headers.update(portal(request).rates.spend(found.team))
+        require(found, *scopes)
+        return found
+
+    return caller
+
+
+Reader = Annotated[Caller, Depends(_needs("read"))]
+Submitter = Annotated[Caller, Depends(_needs("submit"))]
+Canceller = Annotated[Caller, Depends(_needs("submit", "operate"))]

@@ -1,0 +1,36 @@
+"""What one portal process has: made at start, reached from every request."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+
+from portal.bodies import Budget
+from portal.database import Database
+from portal.identity import Identities
+from portal.limits import Backlogs, Rates
+from portal.streams import Hub
+from runtime.blobs import BlobStore
+from runtime.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Portal:
+    """The parts of a portal process."""
+
+    settings: Settings
+    database: Database
+    blobs: BlobStore
+    identities: Identities
+    rates: Rates
+    backlogs: Backlogs
+    streams: Hub
+    budget: Budget = field(default_factory=Budget)
+    #: One large body is parsed at a time.
+    parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+
+def portal(request: Request) -> Portal:
+    """Return the process's parts."""
+    found: Portal = request.app.state.portal
+    return found

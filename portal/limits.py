@@ -1,0 +1,83 @@
+"""Limits of a team: how fast it may ask, and how many unfinished jobs it may have.
+
+Both are approximate on purpose, and bounded in how far: the rate is counted in each portal process,
+and the backlog is looked up at most once a second for single jobs, so that a team may overshoot its
+quota by what it submits within that second.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+
+from db.accept import over_quota
+from portal.database import Database
+from portal.problems import Problem
+
+#: Seconds' worth of requests that may come at once after a pause.
+BURST_SECONDS = 2.0
+#: Seconds for which the answer "under" or "over" is used again for single jobs.
+BACKLOG_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    tokens: float
+    at: float
+
+
+class Rates:
+    """A token bucket for each team that has asked."""
+
+    def __init__(self, per_second: float) -> None:
+        self.per_second = per_second
+        self.burst = max(1.0, per_second * BURST_SECONDS)
+        self._buckets: dict[str, _Bucket] = {}
+
+    def spend(self, team: str) -> dict[str, str]:
+        """Count one request; return the headers of its answer (draft-ietf-httpapi-ratelimit-headers-10).
+
+        Raises:
+            Problem: rate-limited.
+
+        """
+        now = time.monotonic()
+        bucket = self._buckets.setdefault(team, _Bucket(self.burst, now))
+        bucket.tokens = min(self.burst, bucket.tokens + (now - bucket.at) * self.per_second)
+        bucket.at = now
+        if bucket.tokens < 1:
+            wait = math.ceil((1 - bucket.tokens) / self.per_second)
+            raise Problem("rate-limited", headers={"Retry-After": str(wait), **self._headers(0, wait)})
+        bucket.tokens -= 1
+        full = math.ceil((self.burst - bucket.tokens) / self.per_second)
+        return self._headers(int(bucket.tokens), full)
+
+    def _headers(self, left: int, seconds: int) -> dict[str, str]:
+        window = math.ceil(BURST_SECONDS)
+        return {
+            "RateLimit-Policy": f'"team";q={int(self.burst)};w={window}',
+            "RateLimit": f'"team";r={left};t={seconds}',
+        }
+
+
+class Backlogs:
+    """Whether a team is over its quota of unfinished jobs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._known: dict[str, tuple[float, bool]] = {}
+
+    async def over(self, team: str, more: int) -> bool:
+        """Tell whether `more` jobs would put the team over its quota.
+
+        Raises:
+            db.errors.DatabaseError: it cannot be known now.
+
+        """
+        until, known = self._known.get(team, (0.0, False))
+        if more == 1 and time.monotonic() < until:
+            return known
+        asked = time.monotonic()
+        found = await self._database.run(lambda conn: over_quota(conn, team, more))
+        if more == 1:
+            self._known[team] = (asked + BACKLOG_SECONDS, found)
+        return found

@@ -1,0 +1,125 @@
+"""The server: uvicorn, with an end to slow headers and with problems for what is no HTTP.
+
+h11 rather than httptools: pure Python of one behaviour everywhere, with a bound on the header's size.
+"""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from portal import problems
+from portal.problems import Problem
+
+#: A request line and headers have so long to arrive, seconds, from the connection or the first byte.
+HEADER_SECONDS = 10.0
+#: Of the request line and headers together; h11's own default, named because the API promises it.
+HEADER_BYTES = 16 << 10
+KEEP_ALIVE_SECONDS = 5
+
+
+class Protocol(H11Protocol):
+    """uvicorn's HTTP/1.1, which by itself waits for headers for ever and answers junk with plain text."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Give the first request its time."""
+        super().connection_made(transport)
+        self._wait_for_header()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and give a request that has begun its time."""
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_waiting()
+        elif self._header_timer is None:
+            self._wait_for_header()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timer with the connection."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no HTTP as a problem: 400, or 431 for too much of it."""
+        del msg
+        error = sys.exception()
+        too_large = isinstance(error, h11.RemoteProtocolError) and error.error_status_hint == 431  # noqa: PLR2004
+        self._refuse(Problem("headers-too-large" if too_large else "malformed-http"))
+
+    def _wait_for_header(self) -> None:
+        self._header_timer = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+
+    def _stop_waiting(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
+
+    def _too_slow(self) -> None:
+        self._header_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._refuse(Problem("too-slow"))
+
+    def _refuse(self, problem: Problem) -> None:
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            body = problems.encoded(problem, None)
+            head = [
+                ("Content-Type", problems.MEDIA_TYPE),
+                ("Content-Length", str(len(body))),
+                ("X-Content-Type-Options", "nosniff"),
+                ("Connection", "close"),
+            ]
+            for event in (
+                h11.Response(status_code=problem.kind.status, headers=head),
+                h11.Data(data=body),
+                h11.EndOfMessage(),
+            ):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which tells when it listens and when it is about to stop."""
+
+    def __init__(
+        self, config: uvicorn.Config, listening: Callable[[], None], stopping: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._listening = listening
+        self._stopping = stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to serve, then say so."""
+        await super().startup(sockets)
+        if self.started:
+            self._listening()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End streams first: uvicorn waits for every answer that has begun."""
+        self._stopping()
+        await super().shutdown(sockets)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Return a socket bound to (host, port); port 0 takes any free one.
+
+    Raises:
+        OSError: the address is taken or not this machine's.
+
+    """
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    found = socket.socket(family, kind, protocol)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+    except OSError:
+        found.close()
+        raise
+    return found
