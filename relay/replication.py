@@ -31,10 +31,9 @@ from relay.errors import (
 )
 from relay.events import Decoder, lsn_int, lsn_text
 
-# What a slot, a publication and an option of this project may be called (runtime/settings.py): safe
-# inside the quotes of a replication command, which takes no parameters.
+# What a slot and a publication of this project may be called (runtime/settings.py): safe inside a
+# replication command, which takes no parameters.
 _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
-_OPTION: Final = re.compile(r"[A-Za-z0-9_.,-]+")
 
 # Column values arrive in their text form, which follows these settings; a role or a database may have
 # its own. Options of the connection win over both.
@@ -93,9 +92,9 @@ def start(pg: PGconn, slot: str, decoder: Decoder, publication: str, start_lsn: 
         StreamError: a kind of it, see `ReplicationStream.open`.
 
     """
-    options = decoder.options(publication)
-    if not _NAME.fullmatch(slot) or not all(map(_OPTION.fullmatch, options.values())):
+    if not _NAME.fullmatch(slot) or not _NAME.fullmatch(publication):
         raise ValueError("a slot's or publication's name: only a-z, 0-9 and _, at most 63")
+    options = decoder.options(publication)
     pg.nonblocking = 1
     system_id, timeline, end, database = _rows(_query(pg, b"IDENTIFY_SYSTEM"))[0]
     if start_lsn > lsn_int(end):
