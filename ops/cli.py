@@ -14,7 +14,8 @@ from db.errors import DatabaseError, Refused, Unavailable
 from db.migrate import MigrationError
 from ops.account import NoAccountError
 from ops.binaries import NoServerError
-from ops.commands import config, migrate, teams, tokens, up
+from ops.client import PortalError
+from ops.commands import config, demo, migrate, run, submit, teams, tokens, up
 from ops.home import HomeError
 from ops.ports import NoPortError
 from ops.processes import StartError
@@ -22,7 +23,16 @@ from runtime.logs import redact
 from runtime.settings import SettingsError
 
 # Errors whose own text tells a human what to do.
-TOLD = (SettingsError, MigrationError, HomeError, NoServerError, NoAccountError, NoPortError, StartError)
+TOLD = (
+    SettingsError,
+    MigrationError,
+    HomeError,
+    NoServerError,
+    NoAccountError,
+    NoPortError,
+    StartError,
+    PortalError,
+)
 
 app = typer.Typer(
     name="oncommit",
@@ -34,6 +44,9 @@ app = typer.Typer(
 app.command()(config.config)
 app.command()(migrate.migrate)
 app.command()(up.up)
+app.command()(run.run)
+app.command()(submit.submit)
+app.command()(demo.demo)
 app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")
 

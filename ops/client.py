@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 
@@ -65,7 +65,9 @@ class Client:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if not _is_web(url):
-            raise PortalError(f"{url!r} is no http:// or https:// URL: check --url or ONCOMMIT_URL", hopeless=True)
+            raise PortalError(
+                f"{url!r} is no http:// or https:// URL: check --url or ONCOMMIT_URL", hopeless=True
+            )
         if not token or not token.isascii() or not token.isprintable() or " " in token:
             raise PortalError("a team's token is needed: give --token or ONCOMMIT_TOKEN", hopeless=True)
         self.url = url.rstrip("/")
@@ -175,7 +177,8 @@ class Client:
     def _absent(self, error: httpx.HTTPError) -> PortalError:
         why = str(error) or type(error).__name__
         return PortalError(
-            f"no portal answers at {self.url} ({why}): check --url or ONCOMMIT_URL, and that it runs", hopeless=True
+            f"no portal answers at {self.url} ({why}): check --url or ONCOMMIT_URL, and that it runs",
+            hopeless=True,
         )
 
     def close(self) -> None:
@@ -205,7 +208,7 @@ def refusal(answer: httpx.Response) -> PortalError:
         problem = None
     told = f"{answer.status_code} {answer.reason_phrase}"
     if isinstance(problem, dict):
-        found: dict[str, Any] = problem
+        found = cast("dict[str, Any]", problem)
         told = f"{answer.status_code} {found.get('title', answer.reason_phrase)}: {found.get('detail', '')}"
         told += "".join(f" {e.get('pointer', '')} {e.get('detail', '')}." for e in found.get("errors", []))
     if answer.status_code in REFUSED_TOKEN:

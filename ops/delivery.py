@@ -30,7 +30,9 @@ class Refused:
     problem: str
 
 
-def deliver(client: Client, paper: Paper, wish: Wish, sent: Callable[[int], None] = nothing) -> list[Accepted]:
+def deliver(
+    client: Client, paper: Paper, wish: Wish, sent: Callable[[int], None] = nothing
+) -> list[Accepted]:
     """Put one paper and ask for its previews.
 
     Raises:

@@ -43,7 +43,11 @@ class Followed:
     def of(cls, job: Mapping[str, Any], *, replayed: bool = False) -> Self:
         """Return what a job resource of the portal says."""
         ended = job["finished_at"]
-        took = None if ended is None else datetime.fromisoformat(ended) - datetime.fromisoformat(job["created_at"])
+        took = (
+            None
+            if ended is None
+            else datetime.fromisoformat(ended) - datetime.fromisoformat(job["created_at"])
+        )
         return cls(
             title=job["title"] or job["document"],
             kind=job["kind"],

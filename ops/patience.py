@@ -29,7 +29,9 @@ def pause(status: int | None, headers: Mapping[str, str], tries: int, now: datet
     """
     advice = headers.get("retry-after")
     # 409 without advice is a conflict that stays: a job that ended without a preview.
-    passing = status is None or status == TOO_MANY or status in AWAY or (status == BUSY and advice is not None)
+    passing = (
+        status is None or status == TOO_MANY or status in AWAY or (status == BUSY and advice is not None)
+    )
     if not passing:
         return None
     # The exponent is bounded: 2.0 ** 1024 is an error.
@@ -38,7 +40,7 @@ def pause(status: int | None, headers: Mapping[str, str], tries: int, now: datet
 
 
 def advised(retry_after: str | None, now: datetime) -> float:
-    """Return the seconds that a Retry-After header asks for (RFC 9110, 10.2.3: seconds or a date); 0 when none."""
+    """Return the seconds that a Retry-After asks for (RFC 9110, 10.2.3: seconds or a date); 0 when none."""
     if retry_after is None:
         return 0.0
     text = retry_after.strip()

@@ -1,4 +1,4 @@
-"""What is to be submitted: files become orders, and each order has the same key whenever it is given again."""
+"""What is to be submitted: files become orders, and an order has the same key whenever it is given."""
 
 import hashlib
 import json
@@ -49,7 +49,12 @@ class Order:
 
     def body(self) -> dict[str, object]:
         """Return the JSON body of POST /v1/jobs."""
-        return {"document": self.document, "kind": str(self.kind), "priority": self.priority, "title": self.title}
+        return {
+            "document": self.document,
+            "kind": str(self.kind),
+            "priority": self.priority,
+            "title": self.title,
+        }
 
 
 def papers(paths: Sequence[Path]) -> list[Paper]:
@@ -71,7 +76,9 @@ def papers(paths: Sequence[Path]) -> list[Paper]:
         elif path.is_file():
             found.append(Paper(path, _title(Path(path.name))))
         else:
-            raise SubmissionError(f"{path}: {'not a regular file' if path.exists() else 'no such file or folder'}")
+            raise SubmissionError(
+                f"{path}: {'not a regular file' if path.exists() else 'no such file or folder'}"
+            )
     # A file that was named twice is one order, as its key would say anyway.
     return list({paper.file.absolute(): paper for paper in found}.values())
 

@@ -20,8 +20,12 @@ from ops.signals import interrupt_on_termination
 from ops.stack import Stack, StackPlan
 from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
 
-Files = Annotated[list[Path] | None, typer.Argument(help="documents of yours, besides the samples", show_default=False)]
-ExitWhenDone = Annotated[bool, typer.Option("--exit-when-done", help="for scripts: stop instead of serving on")]
+Files = Annotated[
+    list[Path] | None, typer.Argument(help="documents of yours, besides the samples", show_default=False)
+]
+ExitWhenDone = Annotated[
+    bool, typer.Option("--exit-when-done", help="for scripts: stop instead of serving on")
+]
 Seconds = Annotated[float, typer.Option(min=0, help="wait for the previews at most so many seconds")]
 
 TOKEN_FILE = "client-token"  # noqa: S105 -- a file's name
@@ -54,7 +58,9 @@ def run(
     jobs: list[Followed] = []
     try:
         # Through the console, so that a restart that is told does not tear the live table.
-        with Stack(plan, say=lambda text: console.print(text, style="dim", markup=False, soft_wrap=True)) as stack:
+        with Stack(
+            plan, say=lambda text: console.print(text, style="dim", markup=False, soft_wrap=True)
+        ) as stack:
             jobs = render(stack, found, console, timeout)
             if not exit_when_done:
                 console.print("Ctrl-C stops everything.")

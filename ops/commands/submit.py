@@ -19,7 +19,9 @@ from ops.following import Followed, follow
 from ops.patience import Patience
 from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
 
-Paths = Annotated[list[Path], typer.Argument(help="files, and folders with all files below them", show_default=False)]
+Paths = Annotated[
+    list[Path], typer.Argument(help="files, and folders with all files below them", show_default=False)
+]
 Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="repeatable; default: page")]
 Priority = Annotated[int, typer.Option(min=0, max=9, help="0 is taken first, 9 last, inside the team")]
 Wait = Annotated[bool, typer.Option("--wait", help="follow the jobs until each has ended")]
@@ -61,7 +63,9 @@ def submit(
     console = Console(stderr=as_json)
     with Client(url, token or token_from_file(), Patience(patience)) as client:
         accepted, refused = _deliver(client, found, wish)
-        jobs = _follow(client, accepted, timeout, console) if wait else [_as_accepted(one) for one in accepted]
+        jobs = (
+            _follow(client, accepted, timeout, console) if wait else [_as_accepted(one) for one in accepted]
+        )
         files = fetch_previews(client, jobs, previews) if previews else []
     if as_json:
         typer.echo(json.dumps(facts(jobs, refused, files)))
@@ -84,7 +88,9 @@ def token_from_file() -> str:
     try:
         return Path(name).read_text(encoding="utf-8").strip()
     except OSError as error:
-        raise typer.BadParameter(f"cannot read {name}: {error.strerror}", param_hint="ONCOMMIT_TOKEN_FILE") from error
+        raise typer.BadParameter(
+            f"cannot read {name}: {error.strerror}", param_hint="ONCOMMIT_TOKEN_FILE"
+        ) from error
 
 
 def _deliver(client: Client, found: Sequence[Paper], wish: Wish) -> tuple[list[Accepted], list[Refused]]:
@@ -114,7 +120,12 @@ def facts(jobs: Sequence[Followed], refused: Sequence[Refused], files: Sequence[
 
 
 def _tell(
-    jobs: Sequence[Followed], refused: Sequence[Refused], files: Sequence[Path], console: Console, *, followed: bool
+    jobs: Sequence[Followed],
+    refused: Sequence[Refused],
+    files: Sequence[Path],
+    console: Console,
+    *,
+    followed: bool,
 ) -> None:
     if not followed:
         for job in jobs:
@@ -122,7 +133,10 @@ def _tell(
     for one in refused:
         typer.echo(f"{one.paper.file}: {one.problem}", err=True)
     if again := sum(job.replayed for job in jobs):
-        typer.echo(f"{again} of {len(jobs)} were accepted before (same file, kind, priority, title and --run-id)", err=True)
+        typer.echo(
+            f"{again} of {len(jobs)} were accepted before (same file, kind, priority, title and --run-id)",
+            err=True,
+        )
     if followed:
         typer.echo(f"{sum(job.succeeded for job in jobs)} of {len(jobs)} succeeded", err=True)
         for job in jobs:
