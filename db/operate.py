@@ -1,14 +1,17 @@
-"""Teams and tokens: the operator's statements. Each is an audited function; `who` is kept with it."""
+"""The operator's statements: teams, tokens, limits, pauses. Each is an audited function that keeps `who`."""
 
 import hashlib
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 import psycopg
+from psycopg import Connection
+from psycopg.types.json import Jsonb
 
 from db.errors import Refused, translated
 from db.pool import with_options
@@ -96,3 +99,74 @@ def store_token(dsn: str, token: str, order: TokenOrder, *, who: str) -> UUID | 
         except psycopg.errors.ForeignKeyViolation as error:
             raise UnknownTeam(order.team) from error
     return None if row is None else row[0]
+
+
+SET_LANE = "SELECT set_lane(%s, %s, %s, %s)"
+SET_BACKLOG = "SELECT set_backlog(%s, %s, %s, %s)"
+
+
+def set_limits(
+    conn: Connection[Any],
+    team: str,
+    changes: Mapping[str, Any],
+    *,
+    max_backlog: int | None,
+    who: str,
+    reason: str,
+) -> None:
+    """Change some of a team's limits, in force everywhere within 2 s, and its backlog quota.
+
+    `changes` holds any of max_running, weight, rate_per_second, burst; None means no limit.
+
+    Raises:
+        UnknownTeam: there is no such team.
+        DatabaseError: see `db.errors`.
+
+    """
+    with translated(), conn.transaction():
+        try:
+            if changes:
+                conn.execute(SET_LANE, [team, Jsonb(dict(changes)), who, reason])
+            if max_backlog is not None:
+                conn.execute(SET_BACKLOG, [team, max_backlog, who, reason])
+        except psycopg.errors.NoDataFound as error:
+            raise UnknownTeam(team) from error
+
+
+PAUSE = "SELECT pause_lane(%s, %s, %s, %s)"
+
+
+def pause(conn: Connection[Any], lane: str, paused: bool, *, who: str, reason: str) -> bool:
+    """Pause or resume a team, or everything (`*`); tell whether that changed anything.
+
+    Raises:
+        UnknownTeam: there is no such team.
+        DatabaseError: see `db.errors`.
+
+    """
+    with translated(), conn.transaction():
+        try:
+            row = conn.execute(PAUSE, [lane, paused, who, reason]).fetchone()
+        except psycopg.errors.NoDataFound as error:
+            raise UnknownTeam(lane) from error
+    return bool(row and row[0])
+
+
+CANCEL = "SELECT cancel_as_operator(%s, %s, %s)"
+
+
+def cancel(conn: Connection[Any], job: UUID, *, who: str, reason: str) -> str:
+    """Cancel a job: `cancelled`, `asked` (its render is told to stop), `already`, `finished` or `unknown`."""
+    with translated(), conn.transaction():
+        row = conn.execute(CANCEL, [job, who, reason]).fetchone()
+    return str(row[0]) if row else "unknown"
+
+
+REVOKE = "SELECT revoke_token(%s, %s, %s)"
+
+
+def revoke(conn: Connection[Any], token: UUID, *, who: str, reason: str) -> bool:
+    """Revoke a token; False when it is unknown or was revoked before. In force within a second or two."""
+    with translated(), conn.transaction():
+        row = conn.execute(REVOKE, [token, who, reason]).fetchone()
+    return bool(row and row[0])

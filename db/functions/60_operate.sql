@@ -30,41 +30,17 @@ BEGIN
   RETURN 'cancelled';
 END $$;
 
--- Replay dead jobs: same job, next dispatch, fresh attempts. One row per id: replayed | already <status> | unknown.
--- The operator_actions row and the events are one transaction with the change.
-CREATE OR REPLACE FUNCTION replay_jobs(p_jobs uuid[], p_who text, p_reason text)
-RETURNS TABLE (job uuid, outcome text)
+-- The same for an operator, of whatever team; what changed something is in operator_actions.
+CREATE OR REPLACE FUNCTION cancel_as_operator(p_job uuid, p_who text, p_reason text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
-#variable_conflict use_column
 DECLARE
-  v_done uuid[];
-  v_before jsonb;
+  v_outcome text := cancel_job(NULL, p_job, p_who, p_reason);
 BEGIN
-  WITH locked AS (
-    SELECT j.id, j.attempt, j.dispatch_no FROM jobs j
-     WHERE j.id = ANY (p_jobs) AND j.status = 'dead' ORDER BY j.id FOR NO KEY UPDATE
-  ), changed AS (
-    UPDATE jobs j SET status = 'queued', dispatch_no = j.dispatch_no + 1, attempt = 0, releases = 0,
-           error_class = NULL, not_before = NULL, finished_at = NULL, cancel_requested_at = NULL,
-           updated_at = clock_timestamp(), version = j.version + 1
-      FROM locked l WHERE j.id = l.id
-    RETURNING j.id, j.version, j.updated_at, l.attempt, l.dispatch_no
-  ), told AS (
-    INSERT INTO job_events (job, seq, type, at, who, data)
-    SELECT c.id, c.version, 'replayed', c.updated_at, p_who,
-           jsonb_build_object('dispatch_no', c.dispatch_no, 'attempt', c.attempt, 'reason', p_reason)
-      FROM changed c
-  )
-  SELECT coalesce(array_agg(c.id ORDER BY c.id), '{}') INTO v_done FROM changed c;
-  IF cardinality(v_done) > 0 THEN
-    PERFORM put_intents(v_done, NULL);
+  IF v_outcome IN ('cancelled', 'asked') THEN
     INSERT INTO operator_actions (who, action, reason, target)
-    VALUES (p_who, 'replay', p_reason, jsonb_build_object('jobs', to_jsonb(v_done)));
+    VALUES (p_who, 'cancel', p_reason, jsonb_build_object('job', p_job, 'outcome', v_outcome));
   END IF;
-  RETURN QUERY
-    SELECT u.id, CASE WHEN u.id = ANY (v_done) THEN 'replayed'
-                      WHEN j.id IS NULL THEN 'unknown' ELSE 'already ' || j.status END
-      FROM unnest(p_jobs) AS u(id) LEFT JOIN jobs j ON j.id = u.id;
+  RETURN v_outcome;
 END $$;
 
 -- Write a lane's next settings row: the latest one with the given fields changed. p_changes holds any
@@ -95,6 +71,32 @@ BEGIN
   VALUES (p_who, 'set_lane', coalesce(nullif(p_reason, ''), 'not given'),
           jsonb_build_object('lane', p_lane, 'changes', p_changes, 'version', v_version));
   RETURN v_version;
+END $$;
+
+-- Pause or resume a lane ('*': everything). Returns whether that changed anything: who paused first, and
+-- why, stays visible when somebody pauses again.
+CREATE OR REPLACE FUNCTION pause_lane(p_lane text, p_paused boolean, p_who text, p_reason text) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  PERFORM pg_advisory_xact_lock(hashtextextended('control|' || p_lane, 0));
+  IF p_paused = (SELECT c.paused FROM control c WHERE c.lane = p_lane ORDER BY c.version DESC LIMIT 1) THEN
+    RETURN false;
+  END IF;
+  PERFORM set_lane(p_lane, jsonb_build_object('paused', p_paused), p_who, p_reason);
+  RETURN true;
+END $$;
+
+-- Set how many unfinished jobs a team may have before new ones are answered 429.
+CREATE OR REPLACE FUNCTION set_backlog(p_team text, p_max int, p_who text, p_reason text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  UPDATE teams SET max_backlog = p_max WHERE id = p_team;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'unknown team %', p_team USING ERRCODE = 'no_data_found';
+  END IF;
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'set_backlog', coalesce(nullif(p_reason, ''), 'not given'),
+          jsonb_build_object('team', p_team, 'max_backlog', p_max));
 END $$;
 
 -- Make a team; a trigger gives it its first settings row. Returns false when it exists.

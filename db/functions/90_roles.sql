@@ -38,6 +38,8 @@ BEGIN
      WHERE p.pronamespace = 'public'::regnamespace
        AND p.proname IN ('accept_jobs', 'over_quota', 'claim_jobs', 'finish_jobs', 'end_claim', 'rescue_jobs',
                          'cancel_job', 'replay_jobs', 'set_lane', 'create_team', 'create_token', 'revoke_token',
+                         'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
+                         'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
                          'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change',
                          'give_settings')
   LOOP
@@ -64,8 +66,11 @@ GRANT DELETE ON outbox TO oncommit_worker;
 GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, end_claim, rescue_jobs, quarantine_intent TO oncommit_worker;
 
 -- operator: views and audited functions, no table.
-GRANT SELECT ON operator_jobs, operator_events, operator_quarantine, operator_teams, dispatch_counts, oldest_due TO oncommit_operator;
-GRANT EXECUTE ON FUNCTION replay_jobs, cancel_job, set_lane, create_team, create_token, revoke_token TO oncommit_operator;
+GRANT SELECT ON operator_jobs, operator_events, operator_quarantine, operator_teams, operator_lanes,
+  operator_dispatch, operator_remaining, operator_slots, operator_tokens, operator_workers, operator_queues,
+  operator_replays, operator_audit, operator_migrations, dispatch_counts, oldest_due TO oncommit_operator;
+GRANT EXECUTE ON FUNCTION replay_jobs, begin_replay, replay_slice, cancel_as_operator, set_lane, pause_lane,
+  set_backlog, create_team, create_token, revoke_token, prunable, prune_jobs, artifacts_page TO oncommit_operator;
 
 -- viewer: counts.
 GRANT SELECT ON dispatch_counts, oldest_due TO oncommit_viewer;
