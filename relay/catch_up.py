@@ -17,16 +17,14 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any
 
-from broker.lanes import Limit, Outgoing
 from psycopg import Connection
 
+from broker.lanes import Limit, Outgoing
 from db import control, outbox
 from relay.publisher import ROWS_PER_CALL, Publisher
 
 #: Ids in one page: 1,000 ids and short names are about 80 KB.
 HEADS_PER_PAGE = 1_000
-#: Younger intents are still on the fast path.
-AUDIT_AGE_MS = 60_000
 #: A row becomes visible milliseconds after the WAL shows it; under a lagging synchronous standby, seconds.
 LOOK_SECONDS = 0.05
 #: After 30 s of looking the pass goes on, and the audit finds what appears later.
@@ -46,12 +44,14 @@ class CatchUp:
     """One pass. `dropped` are transaction ids of rows that the stream gave and Redis never got.
 
     `offer` is called with the intents of a page and returns the messages that may be published;
-    `defaults` with those messages, and returns limits for lanes that have none.
+    `defaults` with those messages, and returns limits for lanes that have none. An audit looks at
+    intents of `audit_age_ms` and older: younger ones are still on the fast path.
     """
 
     occasion: Occasion
     offer: Callable[[Sequence[outbox.Intent]], Sequence[Outgoing]]
     defaults: Callable[[Iterable[Outgoing]], Sequence[Limit]]
+    audit_age_ms: int
     dropped: set[int] = field(default_factory=set[int])
     everything_lost: bool = False
     republished: int = 0
@@ -99,7 +99,7 @@ class CatchUp:
             self.ready_at = time.monotonic() + LOOK_SECONDS
 
     def _intents_page(self, conn: Connection[Any], publisher: Publisher, until: int) -> None:
-        age = AUDIT_AGE_MS if self.occasion is Occasion.AUDIT else 0
+        age = self.audit_age_ms if self.occasion is Occasion.AUDIT else 0
         size = ROWS_PER_CALL if self.everything_lost else HEADS_PER_PAGE
         heads = outbox.heads(conn, self._after, until, size, older_than_ms=age)
         self.seen += len(heads)

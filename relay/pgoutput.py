@@ -21,6 +21,12 @@ _COMMIT: Final = struct.Struct("!BQQq")  # flags, commit LSN, end LSN, commit ti
 _UINT32: Final = struct.Struct("!I")
 _INT16: Final = struct.Struct("!h")
 _COLUMN_TAIL: Final = 8  # type oid and type modifier, 4 bytes each
+_TUPLE_START: Final = 8  # of an insert's first column: kind, relation, 'N', number of columns before it
+
+_NULL: Final = ord("n")
+_UNCHANGED: Final = ord("u")
+_TEXT: Final = ord("t")
+_SIZED: Final = frozenset(b"tb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,36 +113,34 @@ class PgOutput:
         (count,) = _INT16.unpack_from(message, 6)
         if count != len(relation.columns):
             raise ValueError("an insert does not fit its relation")
-        at = 8
-        columns: dict[str, object] = {}
-        for name in relation.columns:
-            value, at = _field(message, at, wanted=name is not None)
+        return (row(relation.table, _columns(message, relation.columns)),)
+
+
+def _columns(message: bytes, names: tuple[str | None, ...]) -> dict[str, object]:
+    """Return the wanted columns of an insert: text, None or UNREADABLE. One loop: it runs for each row."""
+    columns: dict[str, object] = {}
+    at = _TUPLE_START
+    for name in names:
+        kind = message[at]
+        at += 1
+        value: object = None
+        if kind in _SIZED:
+            (size,) = _UINT32.unpack_from(message, at)
+            at += _UINT32.size + size
             if name is not None:
-                columns[name] = value
-        return (row(relation.table, columns),)
+                # Binary was not asked for; whoever sends it gets the row quarantined, not the stream stopped.
+                value = message[at - size : at].decode() if kind == _TEXT else UNREADABLE
+        elif kind == _UNCHANGED:
+            value = UNREADABLE  # TOAST that an update left alone; no insert has it
+        elif kind != _NULL:
+            raise ValueError("unknown kind of column value")
+        if name is not None:
+            columns[name] = value
+    if at != len(message):
+        raise ValueError("an insert of another length than it says")
+    return columns
 
 
 def _string(message: bytes, at: int) -> tuple[str, int]:
     end = message.index(b"\0", at)
     return message[at:end].decode(), end + 1
-
-
-def _field(message: bytes, at: int, *, wanted: bool) -> tuple[object, int]:
-    """Return a column's value (text, None or UNREADABLE) and where the next column starts."""
-    kind = message[at : at + 1]
-    at += 1
-    if kind == b"n":
-        return None, at
-    if kind == b"u":  # unchanged TOAST: only updates have it, and it has no bytes
-        return UNREADABLE, at
-    if kind not in {b"t", b"b"}:
-        raise ValueError("unknown kind of column value")
-    (size,) = _UINT32.unpack_from(message, at)
-    at += _UINT32.size
-    end = at + size
-    if end > len(message):
-        raise ValueError("a column value is cut short")
-    if not wanted:
-        return None, end
-    # Binary values were not asked for; whoever sends one gets the row quarantined, not the stream stopped.
-    return (message[at:end].decode() if kind == b"t" else UNREADABLE), end

@@ -7,6 +7,7 @@ that another relay took over; the publisher does not guess which, it raises.
 from collections.abc import Iterator, Mapping, Sequence
 
 import redis.exceptions
+
 from broker.lanes import Lanes, Limit, Outgoing, Published, Token, TokenMismatch
 
 #: Rows in one Lua call: some milliseconds of Redis' one thread, and 2 MB at the largest bodies.
@@ -47,18 +48,6 @@ class Publisher:
             raise RedisAway(type(error).__name__) from error
         self._token = Token(epoch, 0)
         return seized.lost
-
-    def forget_position(self) -> None:
-        """Forget where the last reign had read to.
-
-        Raises:
-            RedisAway: it cannot be written now.
-
-        """
-        try:
-            self._lanes.forget_position()
-        except redis.exceptions.RedisError as error:
-            raise RedisAway(type(error).__name__) from error
 
     def position(self) -> Mapping[str, str]:
         """Return where the last reign had read to; plain data, see `service`.

@@ -10,9 +10,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.lanes import TokenMismatch
 from psycopg import Connection
 
+from broker.lanes import TokenMismatch
 from db import control, outbox
 from relay.catch_up import CatchUp, Occasion
 from relay.clock import PostgresClock
@@ -37,10 +37,9 @@ log = get_logger(__name__)
 BEAT_SECONDS: Final = 0.3
 #: How soon Redis is tried again; each try of a frozen one costs its time-out.
 REDIS_RETRY_SECONDS: Final = 0.5
-#: How often anything that was dropped anywhere is looked for.
-AUDIT_SECONDS: Final = 60.0
 #: How often dispatch polls while there is no stream, and how often one is asked for.
 POLL_SECONDS: Final = 1.0
+STREAM_RETRY_SECONDS: Final = 3.0
 #: Between looks at the slot and the publication.
 INSPECT_SECONDS: Final = 10.0
 #: Transactions dropped while Redis is away are remembered only until a snapshot can see them.
@@ -71,10 +70,13 @@ class Reign:
         self._beat_at = 0.0
         self._redis_at = 0.0
         self._stream_at = 0.0
-        self._audit_at = time.monotonic() + AUDIT_SECONDS
+        self._audit_every = settings.audit_seconds
+        self._audit_at = time.monotonic() + self._audit_every
         self._inspect_at = time.monotonic() + INSPECT_SECONDS
         self._redis_reason = "not tried yet"
         self._resync_due = False
+        self._restored = False
+        self._poll_at = 0.0
 
     # -- the loop
 
@@ -115,7 +117,7 @@ class Reign:
     # -- reading
 
     def _attach(self, start: int) -> None:
-        self._stream_at = time.monotonic() + POLL_SECONDS
+        self._stream_at = time.monotonic() + STREAM_RETRY_SECONDS
         stream = self._source.attach(start)
         if stream is None:
             return
@@ -232,7 +234,7 @@ class Reign:
         if not self._source.is_ours():
             raise ReignOver("the slot is no longer ours")
         try:
-            another_life = not self._source.same_life(self._publisher.position())
+            another_life = self._restored or not self._source.same_life(self._publisher.position())
             lost = self._publisher.seize(control.next_epoch(self._conn), forget_limits=another_life)
         except TokenMismatch as mismatch:
             self._overtake(mismatch)
@@ -255,7 +257,7 @@ class Reign:
             raise ReignOver("a later relay reigns")
         log.error("relay.database_restored", stored=str(mismatch.stored))
         control.raise_epoch(self._conn, mismatch.stored.epoch)
-        self._publisher.forget_position()
+        self._restored = True
         self._redis_at = 0.0
 
     # -- duties between reads
@@ -264,7 +266,14 @@ class Reign:
         time.sleep(0.05)
         if self._stream_at <= time.monotonic():
             self._attach(start=0)
-        if self._source.stream is None and self._catch_up is None and self._publisher.reigns:
+        now = time.monotonic()
+        if (
+            self._source.stream is None
+            and self._catch_up is None
+            and self._publisher.reigns
+            and self._poll_at <= now
+        ):
+            self._poll_at = now + POLL_SECONDS
             self._begin(Occasion.POLL)
 
     def _begin(self, occasion: Occasion, *, everything_lost: bool = False) -> None:
@@ -273,6 +282,7 @@ class Reign:
             occasion,
             self._judge.offer,
             self._judge.defaults,
+            round(self._audit_every * 1000),
             set(self._dropped),
             everything_lost=everything_lost,
         )
@@ -306,7 +316,7 @@ class Reign:
             self._resync_due = False
             self._begin(Occasion.RESYNC)
         elif self._catch_up is None and self._audit_at <= now:
-            self._audit_at = now + AUDIT_SECONDS
+            self._audit_at = now + self._audit_every
             self._begin(Occasion.AUDIT)
         if self._beat_at <= time.monotonic():
             self._publisher.publish()

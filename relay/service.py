@@ -8,7 +8,6 @@ from typing import Any
 
 from broker.client import redis_client
 from broker.lanes import Lanes
-
 from db.errors import DatabaseError
 from db.pool import connect
 from relay.errors import ServerAway, SlotBusy, StreamError
@@ -20,6 +19,9 @@ from runtime.settings import Settings
 
 log = get_logger(__name__)
 
+#: Redis answers a call of 500 rows in milliseconds. The walsender must hear from us every 10 s, so a
+#: frozen Redis may hold us up for no longer than this, twice.
+REDIS_SECONDS = 2.0
 #: A standby asks for the slot this often: it takes over within a second of the first one's death.
 STANDBY_SECONDS = 0.5
 #: Pauses after a failure: first, and the most it doubles to. PostgreSQL takes ~0.1 s to restart.
@@ -35,7 +37,7 @@ class Relay:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._client = redis_client(settings.redis_url.get_secret_value())
+        self._client = redis_client(settings.redis_url.get_secret_value(), timeout=REDIS_SECONDS)
         self._publisher = Publisher(Lanes(self._client, settings.namespace))
         self._stopping = False
         self._turned = time.monotonic()

@@ -27,6 +27,8 @@ log = get_logger(__name__)
 #: A relay that froze or whose machine vanished gives the slot up after this, seconds. Our own calls
 #: to Redis and PostgreSQL time out within half of it.
 WAL_SENDER_TIMEOUT: Final = 10.0
+#: Making a slot waits for open write transactions, and polling waits meanwhile: dispatch within 2 s.
+CREATE_SECONDS: Final = 0.5
 #: What leaves dispatch to polling instead of ending the reign.
 _NO_STREAM = (SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotForeign)
 #: The slot went away between looking and attaching: once more makes a new one.
@@ -47,6 +49,7 @@ class Source:
         self.decoder: Decoder = slot.new_decoder(self.plugin)
         self.reason = "not tried yet"
         self._polling = False
+        self._chosen = False
 
     def attach(self, start: int) -> ReplicationStream | None:
         """Make sure of the slot and start its stream at `start`; None when dispatch must poll meanwhile.
@@ -57,7 +60,9 @@ class Source:
 
         """
         try:
-            self.plugin = slot.choose_decoder(self._conn, self._wish)
+            if not self._chosen:
+                self.plugin = slot.choose_decoder(self._conn, self._wish)
+                self._chosen = True
             if self.plugin == "pgoutput" and not slot.publication_ok(self._conn, self._publication):
                 raise PublicationMissing(
                     f"the publication {self._publication} does not pass inserts into outbox and control: "
@@ -79,7 +84,7 @@ class Source:
 
     def _start(self, start: int) -> ReplicationStream:
         for last_try in (False, True):
-            ensured = slot.ensure_slot(self._conn, self.slot, self.plugin)
+            ensured = slot.ensure_slot(self._conn, self.slot, self.plugin, timeout=CREATE_SECONDS)
             if ensured is not slot.Ensured.EXISTING:
                 log.warning("relay.new_slot", slot=self.slot, why=ensured, plugin=self.plugin)
                 metrics.count("relay_slots_made_total", why=ensured)

@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     publication: str = Field(
         default="oncommit_outbox", pattern=r"^[a-z0-9_]{1,63}$", description="what pgoutput streams"
     )
+    audit_seconds: float = Field(
+        default=60.0, ge=1, description="the relay looks so often for intents that old and not in Redis"
+    )
     max_document_bytes: int = Field(
         default=50_000_000, ge=1, le=5_000_000_000, description="largest document a team may put, bytes"
     )

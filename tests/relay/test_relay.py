@@ -1,0 +1,216 @@
+"""The relay as a process: from a committed intent to a message in Redis, through every trouble."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+
+from broker.lanes import Lanes
+from support.postgres import Database
+from support.processes import Processes
+from support.valkey import Valkey
+from support.waiting import eventually
+
+DIGEST = "sha256:" + "0" * 64
+ACCEPT = (
+    "SELECT outcome FROM accept_jobs('acme', %s, %s, %s, false, %s::uuid[], %s::text[], %s::text[],"
+    " %s::text[], %s::smallint[], %s::int[], %s::text[], NULL, 'test')"
+)
+
+CONFIRMED = """
+SELECT pg_current_wal_lsn() - confirmed_flush_lsn < 100000 FROM pg_replication_slots WHERE slot_name = %s
+"""
+TERMINATE = "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s"
+POISON = """
+INSERT INTO outbox (message_id, queue, lane, priority, body) VALUES ('acme|x.1', 'nowhere', 'acme', 1, '{}')
+"""
+
+
+def accept(conn: psycopg.Connection, count: int = 1) -> list[UUID]:
+    """Accept so many jobs in one transaction; return their ids."""
+    ids = [uuid4() for _ in range(count)]
+    rows = (["page"] * count, [DIGEST] * count, [None] * count, [5] * count, [3] * count, [None] * count)
+    batch = uuid4() if count > 1 else None
+    assert conn.execute(ACCEPT, [str(uuid4()), b"f" * 32, batch, ids, *rows]).fetchone() == ("new",)
+    return ids
+
+
+@pytest.fixture
+def admin(database: Database) -> psycopg.Connection:
+    """The superuser's connection, with a team and a document."""
+    database.admin.execute("INSERT INTO teams (id) VALUES ('acme')")
+    database.admin.execute("INSERT INTO documents (team, digest, size) VALUES ('acme', %s, 3)", [DIGEST])
+    return database.admin
+
+
+@pytest.fixture
+def in_redis(valkey: Valkey) -> Callable[[], set[str]]:
+    """Message ids that Redis holds."""
+
+    def ids() -> set[str]:
+        keys: Any = valkey.client.hkeys("oncommit:previews:messages")
+        return {key.decode() for key in keys}
+
+    return ids
+
+
+def expected(conn: psycopg.Connection) -> set[str]:
+    return {row[0] for row in conn.execute("SELECT message_id FROM outbox").fetchall()}
+
+
+def test_a_committed_intent_becomes_a_message_and_a_rolled_back_one_does_not(
+    admin: psycopg.Connection, processes: Processes, database: Database, in_redis: Any
+) -> None:
+    processes.relay()
+    with database.connect() as other:
+        accept(other)
+        other.rollback()
+    [job] = accept(admin)
+    eventually(lambda: in_redis() == {f"acme|{job}.1"}, timeout=5, describe="the message is in Redis")
+
+
+def test_flushall_is_noticed_within_a_second_without_traffic(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any
+) -> None:
+    processes.relay()
+    accept(admin, 50)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="50 messages")
+    valkey.client.flushall()
+    eventually(lambda: in_redis() == expected(admin), timeout=2, describe="50 messages are back")
+
+
+@pytest.mark.parametrize("empty", [True, False])
+def test_redis_killed_while_jobs_are_accepted(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any, empty: bool
+) -> None:
+    relay = processes.relay()
+    accept(admin, 10)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="10 messages")
+    valkey.kill()
+    for _ in range(5):
+        accept(admin, 10)
+    slot = relay.env["ONCOMMIT_SLOT"]
+    eventually(
+        lambda: (
+            admin.execute(
+                "SELECT confirmed_flush_lsn >= (SELECT max(l) FROM (SELECT pg_current_wal_lsn() - 100000::numeric AS l) x)"
+                " FROM pg_replication_slots WHERE slot_name = %s",
+                [slot],
+            ).fetchone()
+            == (True,)
+        ),
+        timeout=10,
+        describe="the slot is confirmed while Redis is away",
+    )
+    valkey.start(empty=empty)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="60 messages")
+
+
+def test_the_relay_survives_postgres(
+    admin: psycopg.Connection, processes: Processes, database: Database, in_redis: Any
+) -> None:
+    relay = processes.relay()
+    admin.close()
+    database.server.restart("kill")
+    with psycopg.connect(database.dsn(), autocommit=True) as conn:
+        accept(conn, 5)
+        eventually(lambda: in_redis() == expected(conn), timeout=10, describe="5 messages after a crash")
+    assert relay.running
+
+
+def test_a_dropped_slot_is_made_again_and_nothing_is_missing(
+    admin: psycopg.Connection, processes: Processes, in_redis: Any
+) -> None:
+    relay = processes.relay()
+    slot = relay.env["ONCOMMIT_SLOT"]
+    relay.freeze()
+    admin.execute(
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = %s", [slot]
+    )
+    admin.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    accept(admin, 20)
+    relay.thaw()
+    eventually(lambda: in_redis() == expected(admin), timeout=15, describe="20 messages through a new slot")
+    relay.wait_log("relay.new_slot")
+
+
+def test_the_second_relay_waits_and_takes_over(
+    admin: psycopg.Connection, processes: Processes, in_redis: Any
+) -> None:
+    first = processes.relay()
+    second = processes.relay(ready=False)
+    second.wait_log("waiting to take over")
+    accept(admin, 3)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="3 messages")
+    first.kill()
+    accept(admin, 3)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="6 messages after takeover")
+
+
+def test_without_a_stream_dispatch_polls(
+    admin: psycopg.Connection, processes: Processes, database: Database, in_redis: Any
+) -> None:
+    with database.connect() as other:
+        other.execute("CREATE TABLE blocker ()")  # an open write transaction blocks slot creation
+        processes.relay(ready=False)
+        accept(admin, 5)
+        eventually(lambda: in_redis() == expected(admin), timeout=10, describe="5 messages by polling")
+        other.rollback()
+    slot_is_read = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND active"
+    eventually(
+        lambda: admin.execute(slot_is_read).fetchone() == (1,), timeout=10, describe="a stream at last"
+    )
+
+
+def test_poison_is_quarantined_and_the_rest_goes_on(
+    admin: psycopg.Connection, processes: Processes, in_redis: Any
+) -> None:
+    processes.relay()
+    admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_queue_fkey")
+    admin.execute(
+        "INSERT INTO outbox (message_id, queue, lane, priority, body) VALUES ('acme|x.1', 'nowhere', 'acme', 1, '{}')"
+    )
+    [job] = accept(admin)
+    eventually(lambda: f"acme|{job}.1" in in_redis(), timeout=5, describe="the good one is published")
+    eventually(
+        lambda: admin.execute("SELECT reason FROM quarantine").fetchall() != [],
+        timeout=5,
+        describe="the bad one is put away",
+    )
+    assert "unknown queue 'nowhere'" in admin.execute("SELECT reason FROM quarantine").fetchone()[0]
+
+
+def test_a_lost_intent_is_found_by_the_audit(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any
+) -> None:
+    processes.relay(ONCOMMIT_AUDIT_SECONDS="1")
+    accept(admin)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="the message")
+    message_id = expected(admin).pop()
+    lane = message_id.split("|")[0]
+    for key, kind in (("messages", "h"), (f"lane:{lane}", "z")):
+        (valkey.client.hdel if kind == "h" else valkey.client.zrem)(f"oncommit:previews:{key}", message_id)
+    admin.execute("UPDATE outbox SET created_at = created_at - interval '2 minutes'")
+    eventually(lambda: in_redis() == expected(admin), timeout=10, describe="the audit published it")
+
+
+def test_restored_database_with_lower_epochs_still_dispatches(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any
+) -> None:
+    Lanes(valkey.client, "oncommit").seize(1_000_000)
+    relay = processes.relay()
+    accept(admin, 3)
+    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="3 messages")
+    relay.wait_log("relay.database_restored")
+
+
+def test_sigterm_ends_it_within_a_second(processes: Processes) -> None:
+    relay = processes.relay()
+    began = time.monotonic()
+    relay.signal(signal.SIGTERM)
+    assert relay.wait_ended(5) == 0
+    assert time.monotonic() - began < 2
