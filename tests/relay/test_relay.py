@@ -95,14 +95,7 @@ def test_redis_killed_while_jobs_are_accepted(
         accept(admin, 10)
     slot = relay.env["ONCOMMIT_SLOT"]
     eventually(
-        lambda: (
-            admin.execute(
-                "SELECT confirmed_flush_lsn >= (SELECT max(l) FROM (SELECT pg_current_wal_lsn() - 100000::numeric AS l) x)"
-                " FROM pg_replication_slots WHERE slot_name = %s",
-                [slot],
-            ).fetchone()
-            == (True,)
-        ),
+        lambda: admin.execute(CONFIRMED, [slot]).fetchone() == (True,),
         timeout=10,
         describe="the slot is confirmed while Redis is away",
     )
@@ -171,9 +164,7 @@ def test_poison_is_quarantined_and_the_rest_goes_on(
 ) -> None:
     processes.relay()
     admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_queue_fkey")
-    admin.execute(
-        "INSERT INTO outbox (message_id, queue, lane, priority, body) VALUES ('acme|x.1', 'nowhere', 'acme', 1, '{}')"
-    )
+    admin.execute(POISON)
     [job] = accept(admin)
     eventually(lambda: f"acme|{job}.1" in in_redis(), timeout=5, describe="the good one is published")
     eventually(
