@@ -176,7 +176,7 @@ def batch_json(row: BatchRow) -> dict[str, Any]:
         "size": row.size,
         "created_at": row.created_at,
         "finished": row.finished,
-        "counts": {status: row.counts.get(status, 0) for status in JobStatus},
+        "counts": {status.value: row.counts.get(status, 0) for status in JobStatus},
         "events": row.events,
         "links": {"self": here, "events": f"{here}/events", "jobs": f"/v1/jobs?batch={row.id}"},
     }

@@ -1,100 +1,56 @@
-"""A team with tokens, a portal process, and a client that speaks to it."""
+"""One portal for the tests of a module, with new teams for each test; it has no Redis to speak to."""
 
-import hashlib
 import secrets
-import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
-import httpx
 import pytest
+from psycopg import sql
 
-from support.postgres import Database
-from support.processes import Processes, Running
+from ops.guardian import Guardian
+from support.postgres import CREATE_FROM_TEMPLATE, DROP, TEMPLATE, Database, Server
+from support.processes import Processes
+from support.team import Client, House
 
-CREATE_TOKEN = "SELECT create_token(%s, %s, %s, 'test', %s, 'test')"
-
-
-def token_for(
-    database: Database, team: str, *scopes: str, expires_at: str | None = None
-) -> tuple[str, uuid.UUID]:
-    """Make a token of `team` (made if need be) and return it with its id."""
-    text = secrets.token_urlsafe(32)
-    digest = hashlib.sha256(text.encode()).digest()
-    database.admin.execute("SELECT create_team(%s, 'test')", [team])
-    row = database.admin.execute(
-        CREATE_TOKEN, [team, digest, list(scopes) or ["submit", "read"], expires_at]
-    ).fetchone()
-    assert row is not None
-    return text, row[0]
+#: Port 1 of loopback: nothing listens there, and the portal must not mind.
+NO_REDIS: Any = SimpleNamespace(url="redis://127.0.0.1:1/0")
 
 
-@dataclass
-class Client:
-    """A team's client of one portal."""
-
-    database: Database
-    url: str
-    team: str
-    token: str
-    http: httpx.Client = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.http = httpx.Client(
-            base_url=self.url, headers={"Authorization": f"Bearer {self.token}"}, timeout=20, trust_env=False
-        )
-
-    def put(self, content: bytes = b"hello") -> str:
-        """Put a document and return its digest."""
-        answer = self.http.put("/v1/documents", content=content)
-        assert answer.status_code in {200, 201}, answer.text
-        return str(answer.json()["document"])
-
-    def post(
-        self, body: Any = None, *, key: str | None = None, path: str = "/v1/jobs", **headers: str
-    ) -> httpx.Response:
-        """POST JSON under a key, a new one unless it is given."""
-        return self.http.post(
-            path, json=body, headers={"Idempotency-Key": key or str(uuid.uuid4()), **headers}
-        )
-
-    def job(self, **fields: Any) -> dict[str, Any]:
-        """Put a document, ask for its preview, and return the job."""
-        answer = self.post({"document": self.put(), "kind": "page", **fields})
-        assert answer.status_code == 202, answer.text
-        return dict(answer.json())
-
-
-def rows(database: Database) -> Mapping[str, int]:
-    """Count what acceptance writes."""
-    row = database.admin.execute(
-        "SELECT (SELECT count(*) FROM jobs), (SELECT count(*) FROM job_events), (SELECT count(*) FROM outbox),"
-        " (SELECT count(*) FROM requests), (SELECT count(*) FROM batches)"
-    ).fetchone()
-    assert row is not None
-    return dict(zip(("jobs", "events", "intents", "requests", "batches"), row, strict=True))
+@pytest.fixture(scope="module")
+def house(
+    session_server: Server, guardian: Guardian, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[House]:
+    """A portal shared by the tests of a module: they may not stop it, nor its server."""
+    session_server.start()
+    name = f"t_{secrets.token_hex(6)}"
+    with session_server.connect() as conn:
+        conn.execute(CREATE_FROM_TEMPLATE.format(sql.Identifier(name), sql.Identifier(TEMPLATE)))
+    admin = session_server.connect(name)
+    database = Database(session_server, name, admin, f"slot_{name}")
+    folder: Path = tmp_path_factory.mktemp("house")
+    processes = Processes(folder, guardian, database, cast("Any", NO_REDIS))
+    try:
+        yield House(database, processes.portal(), processes)
+    finally:
+        processes.close()
+        admin.close()
+        with session_server.connect() as conn:
+            conn.execute(DROP.format(sql.Identifier(name)))
 
 
 @pytest.fixture
-def portal(processes: Processes) -> Running:
-    """One portal process, ready."""
-    return processes.portal()
-
-
-@pytest.fixture
-def client(database: Database, portal: Running) -> Iterator[Client]:
-    """The client of team `blue`."""
-    token, _ = token_for(database, "blue", "submit", "read")
-    found = Client(database, portal.url, "blue", token)
+def client(house: House) -> Iterator[Client]:
+    """The client of a new team."""
+    found = house.client()
     yield found
     found.http.close()
 
 
 @pytest.fixture
-def other(database: Database, portal: Running) -> Iterator[Client]:
-    """The client of another team, `red`."""
-    token, _ = token_for(database, "red", "submit", "read")
-    found = Client(database, portal.url, "red", token)
+def other(house: House) -> Iterator[Client]:
+    """The client of another new team."""
+    found = house.client()
     yield found
     found.http.close()
