@@ -81,7 +81,7 @@ def insert(conn: psycopg.Connection[Any], row: OutboxRow | ControlRow) -> None:
         )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(outbox=batches, control=settings_rows)
 def test_what_was_inserted_is_what_is_read(
     reader: Reader, outbox: list[OutboxRow], control: list[ControlRow]
@@ -194,6 +194,7 @@ def test_odd_session_settings_of_the_role_change_nothing(unopened: Reader) -> No
 
 
 @pytest.mark.parametrize("plugin_name", ["wal2json", "pgoutput"])
+@settings(deadline=None)
 @given(noise=st.binary(max_size=200), kind=st.sampled_from(b'\0BCRIUDTYOM{["'))
 def test_noise_is_refused_and_never_crashes(plugin_name: PluginName, noise: bytes, kind: int) -> None:
     decoder = new_decoder(plugin_name)
@@ -209,6 +210,7 @@ RELATION = (
 INSERT = b"I" + struct.pack("!I", 7) + b"N" + struct.pack("!h", 2) + b"t\0\0\0\0011" + b"t\0\0\0\3a|1"
 
 
+@settings(deadline=None)
 @given(cut=st.integers(1, max(len(RELATION), len(INSERT)) - 1))
 def test_a_message_that_is_cut_short_is_refused(cut: int) -> None:
     for whole in (RELATION, INSERT):
@@ -219,6 +221,7 @@ def test_a_message_that_is_cut_short_is_refused(cut: int) -> None:
                 decoder.feed(whole[:cut], 0)
 
 
+@settings(deadline=None)
 @given(at=st.integers(0, len(INSERT) - 1), byte=st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_another_row(at: int, byte: int) -> None:
     decoder = PgOutput()
@@ -250,6 +253,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     record=st.fixed_dictionaries(
         {"action": st.sampled_from(["B", "I", "C", "U", "T", "M"])},

@@ -88,16 +88,15 @@ def test_the_future_cannot_be_confirmed(reader: Reader) -> None:
 
 def test_an_idle_stream_lets_go_of_what_others_write(reader: Reader, relay_conn: psycopg.Connection) -> None:
     admin = reader.database.admin
-    for _ in range(2):
-        admin.execute(ELSEWHERE)
-        (end,) = admin.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("0/0",)
+    admin.execute(ELSEWHERE)
+    (end,) = admin.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone() or ("0/0",)
 
-        def let_go(wanted: int = lsn_int(end)) -> bool:
-            assert reader.events(0.05) == []
-            reader.stream.confirm_idle()
-            return confirmed(relay_conn, reader) >= wanted
+    def let_go() -> bool:
+        assert reader.events(0.05) == []
+        reader.stream.confirm_idle()
+        return confirmed(relay_conn, reader) >= lsn_int(end)
 
-        eventually(let_go)
+    eventually(let_go)
 
 
 def test_nothing_is_confirmed_that_the_caller_did_not_confirm(
@@ -106,7 +105,7 @@ def test_nothing_is_confirmed_that_the_caller_did_not_confirm(
     before = confirmed(relay_conn, reader)
     next_commit(reader)
     reader.database.admin.execute(ELSEWHERE)
-    deadline = time.monotonic() + 1
+    deadline = time.monotonic() + 0.4
     while time.monotonic() < deadline:
         reader.events()
     assert reader.stream.received > before
@@ -136,7 +135,7 @@ def test_a_burst_comes_at_once_and_silence_takes_its_time(reader: Reader) -> Non
 
 
 def test_a_huge_transaction_takes_little_memory_and_answers_meanwhile(unopened: Reader) -> None:
-    count = 100_000
+    count = 100_000 if unopened.plugin == unopened.database.server.decoder else 20_000
     unopened.database.admin.execute(FILL, [count])
     # Server and client would give each other up after a second without a word.
     unopened.open(wal_sender_timeout=1)
@@ -282,13 +281,16 @@ def test_a_role_that_may_not_replicate_gets_no_stream(database: Database) -> Non
         )
 
 
-@pytest.mark.parametrize("name", ["", "Slot", "a-b", "a b", "a'b", "a;b", "x" * 64])
-def test_a_name_that_does_not_fit_a_command_is_refused(database: Database, name: str) -> None:
-    for slot_name, publication in ((name, PUBLICATION), (database.slot, name)):
+def test_a_name_that_does_not_fit_a_command_is_refused(database: Database) -> None:
+    def open_stream(name: str, publication: str) -> None:
+        decoder = slot.new_decoder("pgoutput")
+        ReplicationStream.open(database.dsn("relay"), name, decoder, publication=publication)
+
+    for name in ("", "Slot", "a-b", "a b", "a'b", "a;b", "x" * 64):
         with pytest.raises(ValueError, match="name"):
-            ReplicationStream.open(
-                database.dsn("relay"), slot_name, slot.new_decoder("pgoutput"), publication=publication
-            )
+            open_stream(name, PUBLICATION)
+        with pytest.raises(ValueError, match="name"):
+            open_stream(database.slot, name)
     with pytest.raises(ValueError, match="at least 1 second"):
         Reader(database, "pgoutput").open(wal_sender_timeout=0.5)
 
