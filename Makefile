@@ -1,0 +1,62 @@
+# Needs Python >= 3.11, make and a shell; everything else goes into .venv. `make` alone lists the targets.
+
+PYTHON ?= python3
+BIN := .venv/bin
+# uv puts exactly what uv.lock names into .venv, which a plain pip cannot.
+UV := UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv
+STAMP := .venv/.synced
+# For the chaos suite: minutes and a seed, `make chaos MINUTES=2 SEED=7`. Empty: the suite's own.
+MINUTES ?=
+SEED ?=
+# More documents for `make run`: make run FILES="a.pdf b.md"
+FILES ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help run demo test check chaos bench fmt clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml uv.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "Python 3.11 or later is needed: make PYTHON=python3.13" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(UV) sync --frozen --quiet
+	@touch $@
+
+run: $(STAMP) ## start everything, render the sample documents (and FILES="..."), serve until Ctrl-C
+	@$(BIN)/oncommit run $(FILES)
+
+demo: $(STAMP) ## lose Redis before, after and during acceptance, and see every job recovered
+	@$(BIN)/oncommit demo
+
+test: $(STAMP) ## every test, with real servers
+	@$(BIN)/pytest
+
+check: $(STAMP) ## lint, format, types, layers, fresh lock
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/basedpyright
+	@$(BIN)/lint-imports
+	@$(UV) lock --check --quiet
+
+chaos: $(STAMP) ## random faults for 10 minutes, with a random seed (MINUTES=, SEED=)
+	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+bench: $(STAMP) ## the benchmarks, with their bounds
+	@$(BIN)/python -m benchmarks
+
+fmt: $(STAMP) ## format, and fix what can be fixed
+	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
+
+# The servers' data may lie elsewhere (see ops/home.py): only a folder of the recorded name is removed.
+clean: ## remove the local stack's data and every cache; keep .venv
+	@if [ -f .oncommit/elsewhere ]; then \
+	  elsewhere=$$(cat .oncommit/elsewhere); \
+	  case "$$elsewhere" in */oncommit-*) rm -rf -- "$$elsewhere" ;; esac; \
+	fi
+	@rm -rf .oncommit .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache dist
+	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
