@@ -58,7 +58,8 @@ local function queue(name)
     local p = ns .. ':' .. name .. ':'
     q = { messages = p .. 'messages', lane = p .. 'lane:', delayed = p .. 'delayed', held = p .. 'held:',
           holder = p .. 'holder', running = p .. 'running:', where = p .. 'where', ring = p .. 'ring',
-          throttled = p .. 'throttled', rate = p .. 'rate', consumers = p .. 'consumers', wake = p .. 'wake' }
+          throttled = p .. 'throttled', rate = p .. 'rate', consumers = p .. 'consumers', wake = p .. 'wake',
+          placed = {} }
     known[name] = q
   end
   return q
@@ -135,6 +136,16 @@ local function wake(q, n)
   end
 end
 
+local function forget(q, consumer)
+  call('ZREM', q.consumers, consumer)
+  local left = call('ZCARD', q.consumers)
+  if left == 0 then
+    call('DEL', q.wake)
+  else
+    call('LTRIM', q.wake, 0, left - 1)
+  end
+end
+
 local function to_tail(q, lane)
   if not q.tail then
     q.tail = tonumber(call('ZRANGE', q.ring, -1, -1, 'WITHSCORES')[2]) or 0
@@ -195,8 +206,22 @@ local function place(q, lane)
   return to
 end
 
--- The same for a lane that part of Redis may have forgotten.
+-- A message came into this lane: if it is the lane's first, the lane gets its place. Once a call.
+local function arrive(q, lane)
+  if not q.placed[lane] then
+    q.placed[lane] = true
+    if not call('HGET', q.where, lane) then
+      place(q, lane)
+    end
+  end
+end
+
+-- The same for a lane that part of Redis may have forgotten: the audit meets every waiting message.
 local function heal(q, lane)
+  if q.placed[lane] == 'healed' then
+    return
+  end
+  q.placed[lane] = 'healed'
   local entry = call('HGET', q.where, lane)
   local from = entry and string.match(entry, '^%a+')
   if (from == 'ring' and not call('ZSCORE', q.ring, lane))
@@ -239,11 +264,11 @@ local function live_holder(q, id)
 end
 
 -- Alive: its body is known, and it is in a lane, delayed, or held by a live consumer.
-local function alive(q, id, lanes_seen)
+local function alive(q, id)
   if call('HEXISTS', q.messages, id) == 0 then
     return false
   elseif call('ZSCORE', q.lane .. lane_of(id), id) then
-    lanes_seen[lane_of(id)] = true
+    heal(q, lane_of(id))
     return true
   end
   return call('ZSCORE', q.delayed, id) or live_holder(q, id)
@@ -319,20 +344,15 @@ end
 
 -- Make ready what time has made ready. Returns how many messages or lanes, and whether more is due.
 local function due(q)
-  local opened, lanes_seen = 0, {}
+  local opened = 0
   local ids = call('ZRANGEBYSCORE', q.delayed, '-inf', now, 'LIMIT', 0, TIDY)
   for _, id in ipairs(ids) do
     call('ZREM', q.delayed, id)
     local score = score_of(q, id)
     if score then
       call('ZADD', q.lane .. lane_of(id), score, id)
-      lanes_seen[lane_of(id)] = true
+      arrive(q, lane_of(id))
       opened = opened + 1
-    end
-  end
-  for lane in pairs(lanes_seen) do
-    if not call('HGET', q.where, lane) then
-      place(q, lane)
     end
   end
   local lanes = call('ZRANGEBYSCORE', q.throttled, '-inf', now, 'LIMIT', 0, TIDY)
@@ -357,7 +377,7 @@ local function bury(q, served)
     place(q, lane_of(held[i]))
   end
   if #held < 2 * TIDY then
-    call('ZREM', q.consumers, dead)
+    forget(q, dead)
   end
   return #held / 2
 end
@@ -526,8 +546,9 @@ function commands.beat()
       given = given + 1
     end
   end
-  for id in pairs(missing) do
-    if not live_holder(q, id) then
+  for i = 5, #ARGV do
+    local id = ARGV[i]
+    if missing[id] and not live_holder(q, id) then
       call('ZREM', q.lane .. lane_of(id), id)
       call('ZREM', q.delayed, id)
       hold(q, consumer, id, score_of(q, id) or 0)
@@ -546,13 +567,9 @@ function commands.leave()
   for i = 1, #held, 2 do
     settle(q, consumer, 'requeue', held[i], 0)
   end
-  call('ZREM', q.consumers, consumer)
-  if call('EXISTS', q.consumers) == 0 then
-    call('DEL', q.wake)
-  else
-    -- It may have taken a token with it.
-    wake(q, math.max(1, #held / 2))
-  end
+  forget(q, consumer)
+  -- It may have taken a token with it.
+  wake(q, math.max(1, #held / 2))
   return #held / 2
 end
 
@@ -583,12 +600,12 @@ end
 
 -- Rows of (queue, id, score, delay ms, body) in ARGV from `first` on. Returns new, duplicate, revived.
 local function put(first)
-  local new, duplicate, revived, ready, touched = 0, 0, 0, {}, {}
+  local new, duplicate, revived, ready = 0, 0, 0, {}
   for i = first, #ARGV, 5 do
     local name, id, score, ms = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-    local q, value, fresh, kept = queue(name), score .. ' ' .. ARGV[i + 4], false, false
-    if not touched[name] then
-      touched[name], ready[name] = {}, 0
+    local q, value, stays = queue(name), score .. ' ' .. ARGV[i + 4], false
+    if not ready[name] then
+      ready[name] = 0
       call('SADD', QUEUES, name)
     end
     if call('HSETNX', q.messages, id, value) == 1 then
@@ -596,37 +613,28 @@ local function put(first)
       local owner = live_holder(q, id)
       if owner then
         call('ZADD', q.held .. owner, score, id)
-        revived, kept = revived + 1, true
+        revived, stays = revived + 1, true
       else
-        new, fresh = new + 1, true
+        new = new + 1
       end
-    elseif alive(q, id, {}) then
-      duplicate, kept = duplicate + 1, true
-      touched[name][lane_of(id)] = true
+    elseif alive(q, id) then
+      duplicate, stays = duplicate + 1, true
     else
       call('HSET', q.messages, id, value)
       revived = revived + 1
     end
-    if not kept and ms > 0 then
+    if not stays and ms > 0 then
       if delay(q, id, ms) then
         ready[name] = ready[name] + 1
       end
-    elseif not kept then
+    elseif not stays then
       call('ZADD', q.lane .. lane_of(id), score, id)
-      touched[name][lane_of(id)] = touched[name][lane_of(id)] or not fresh
+      arrive(q, lane_of(id))
       ready[name] = ready[name] + 1
     end
   end
-  for name, lanes in pairs(touched) do
-    local q = queue(name)
-    for lane, doubtful in pairs(lanes) do
-      if doubtful then
-        heal(q, lane)
-      elseif not call('HGET', q.where, lane) then
-        place(q, lane)
-      end
-    end
-    wake(q, ready[name])
+  for name, n in pairs(ready) do
+    wake(queue(name), n)
   end
   return new, duplicate, revived
 end
@@ -660,9 +668,10 @@ function commands.send()
   return { put(5) }
 end
 
--- epoch -> 'ok', lost (0|1) | 'mismatch', epoch, seq. Another run of the server, or no token: lost.
+-- epoch, forget (0|1) -> 'ok', lost (0|1) | 'mismatch', epoch, seq. Another run of the server, or no
+-- token: lost. forget: the settings are of another life of the database; lanes close until told anew.
 function commands.seize()
-  local epoch = ARGV[3]
+  local epoch, forget = ARGV[3], ARGV[4]
   tick()
   local stored = call('HMGET', TOKEN, 'epoch', 'seq', 'run_id')
   if stored[1] and tonumber(stored[1]) >= tonumber(epoch) then
@@ -674,19 +683,19 @@ function commands.seize()
   if lost then
     call('HSET', CLOCK, 'open_at', now + OPEN_AFTER)
   end
+  if forget == '1' then
+    call('DEL', LIMITS)
+  end
   return { 'ok', lost and 1 or 0 }
 end
 
 -- queue, ids -> those that are not alive. Lanes that it meets are put in order on the way.
 function commands.missing()
-  local q, gone, lanes_seen = queue(ARGV[3]), {}, {}
+  local q, gone = queue(ARGV[3]), {}
   for i = 4, #ARGV do
-    if not alive(q, ARGV[i], lanes_seen) then
+    if not alive(q, ARGV[i]) then
       gone[#gone + 1] = ARGV[i]
     end
-  end
-  for lane in pairs(lanes_seen) do
-    heal(q, lane)
   end
   return gone
 end

@@ -183,14 +183,17 @@ class Lanes:
 
     # The relay's side ---------------------------------------------------------------------------
 
-    def seize(self, epoch: int) -> Seized:
+    def seize(self, epoch: int, *, forget_limits: bool = False) -> Seized:
         """Make (epoch, 0) the token. When data may have been lost, lanes stay closed for 1.2 s.
+
+        `forget_limits`: what is known of lanes is of another life of the database, whose versions say
+        nothing; each lane stays closed until its limits are published anew.
 
         Raises:
             TokenMismatch: the stored epoch is as high or higher.
 
         """
-        reply: list[bytes | int] = self._call(_OTHER, "seize", epoch)
+        reply: list[bytes | int] = self._call(_OTHER, "seize", epoch, int(forget_limits))
         if reply[0] == b"mismatch":
             raise TokenMismatch(_token(reply[1], reply[2]))
         return Seized(lost=bool(reply[1]), position=self.position())
