@@ -30,6 +30,9 @@ ANSWER_SECONDS = 30.0
 END_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.05
 
+JOBS_OF_BATCH = "SELECT id FROM jobs WHERE batch = %s"
+UNFINISHED = "SELECT count(*) FROM jobs WHERE id = ANY(%s::uuid[]) AND finished_at IS NULL"
+
 
 @dataclass(frozen=True, slots=True)
 class Posted:
@@ -89,6 +92,16 @@ class Stage:
         jobs = [answer.json()["id"] for answer in answers if answer.status_code == HTTPStatus.ACCEPTED]
         return Posted(Counter(answer.status_code for answer in answers), jobs, time.monotonic() - started)
 
+    def post_batch(self, name: str, count: int) -> Posted:
+        """Post so many jobs as one batch: the answer is one, whatever the number of jobs."""
+        jobs = [{"document": self.document, "kind": "page", "title": f"{name} {n}"} for n in range(count)]
+        started = time.monotonic()
+        answer = self.http.post("/v1/batches", json={"jobs": jobs}, headers={"Idempotency-Key": name})
+        seconds = time.monotonic() - started
+        batch = answer.json().get("id")
+        ids = [str(row[0]) for row in self.admin.execute(JOBS_OF_BATCH, [batch]).fetchall()]
+        return Posted(Counter([answer.status_code]), ids, seconds)
+
     def statuses(self, jobs: Sequence[str]) -> dict[str, int]:
         """Ask the portal about each job; return how many are in each status."""
 
@@ -106,9 +119,7 @@ class Stage:
 
     def unfinished(self, jobs: Sequence[str]) -> int:
         """Return how many of the jobs have not ended, by PostgreSQL."""
-        return self.number(
-            "SELECT count(*) FROM jobs WHERE id = ANY(%s::uuid[]) AND finished_at IS NULL", list(jobs)
-        )
+        return self.number(UNFINISHED, list(jobs))
 
     def number(self, query: LiteralString, *values: object) -> int:
         """Return the one number that a query of the superuser gives."""
