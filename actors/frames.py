@@ -8,7 +8,7 @@ Never pickle: what comes from a renderer is data, whatever the document made of 
 import socket
 import struct
 import time
-from typing import Any
+from typing import Any, cast
 
 import orjson
 
@@ -56,12 +56,12 @@ def read_frame(
     if head_length > MAX_HEADER_BYTES or payload_length > max_payload:
         raise FrameTooLarge(f"{head_length} + {payload_length} bytes announced")
     try:
-        header = orjson.loads(_read(sock, head_length, deadline))
+        header: Any = orjson.loads(_read(sock, head_length, deadline))
     except orjson.JSONDecodeError as error:
         raise FrameMalformed("the header is not JSON") from error
     if not isinstance(header, dict):
         raise FrameMalformed("the header is not an object")
-    return header, _read(sock, payload_length, deadline)
+    return cast("dict[str, Any]", header), _read(sock, payload_length, deadline)
 
 
 def _read(sock: socket.socket, length: int, deadline: float | None) -> bytes:

@@ -22,6 +22,7 @@ from actors.running import Running
 from db import claims, workers
 from db.errors import DatabaseError
 from runtime import metrics
+from runtime.failpoints import failpoint
 from runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -70,6 +71,7 @@ class Heartbeat:
             DatabaseError: it was not written, or not all of it was done.
 
         """
+        failpoint("heartbeat.before")
         runs = {_key(run.claim): run for run in self._running.all() if run.claim is not None}
         with self._database.connection() as conn:
             workers.beat(conn, self._worker, socket.gethostname(), os.getpid(), self._threads)

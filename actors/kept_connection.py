@@ -5,7 +5,7 @@ like a lost worker. So the threads around the work keep their own connection and
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,7 +25,7 @@ class KeptConnection:
         self._lock = threading.Lock()
 
     @contextmanager
-    def connection(self) -> Iterator[psycopg.Connection[Any]]:
+    def connection(self) -> Generator[psycopg.Connection[Any]]:
         """Give the connection; after a database error the next use makes a new one.
 
         Raises:

@@ -22,9 +22,9 @@ log = get_logger(__name__)
 #: Writing an end takes milliseconds; a database that does not take it in 5 s is away. Its claims are
 #: rescued elsewhere.
 LAST_SECONDS = 5.0
-#: Acknowledging takes milliseconds too. With Redis away it would take for ever, and the messages need it
-#: not: they name dispatches that are over.
-LEAVE_SECONDS = 5.0
+#: The broker gives its goodbye to Redis 7 s; with Redis away the messages need it not: they name
+#: dispatches that are over.
+LEAVE_SECONDS = 15.0
 _LOOK_SECONDS = 0.05
 
 

@@ -1,8 +1,8 @@
 """The steward: gives the claims of lost workers back. One runs in every worker process; any one suffices.
 
 A worker is lost when its heartbeat has stayed the same over `lost_seconds` of the steward's own
-successful reads. Time in which the steward could not read does not count, so after an outage of the
-database, or of the steward's process, nobody is taken for dead before having had the time to beat.
+successful reads, without a gap between them: after an outage of the database, or of the steward's own
+process, everybody has that time again to beat before being taken for dead.
 """
 
 import random
@@ -88,6 +88,7 @@ class Steward:
         self._last_read = now
         if passed > 3 * self.interval:  # a gap: the database or this process was away
             passed = self._reading_seconds = 0.0
+            self._watched = {}  # whoever could not beat either begins with a full allowance
         self._reading_seconds += passed
         watched: dict[UUID, _Watched] = {}
         for worker, beat in beats.items():

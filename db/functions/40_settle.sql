@@ -45,7 +45,8 @@ $$;
 --   died       the attempt is spent; dead
 --   released   queued again after p_delay_ms; the attempt is given back unless p_spend
 --   cancelled  the claim was asked to stop
--- A claim that was asked to cancel ends cancelled, whichever of these comes first: no further dispatch.
+-- A claim that was asked to cancel ends cancelled, and one whose last attempt is spent died, whatever
+-- the caller said: there is no further dispatch.
 CREATE OR REPLACE FUNCTION end_claim(
   p_worker uuid, p_job uuid, p_dispatch_no int, p_attempt int, p_how text,
   p_error_class text, p_error text, p_delay_ms bigint, p_spend boolean, p_who text
@@ -58,6 +59,7 @@ DECLARE
   v_how text := p_how;
   v_refund int;
   v_again boolean;
+  v_error_class text;
   v_old_message text;
 BEGIN
   IF p_how NOT IN ('failed', 'died', 'released', 'cancelled') THEN
@@ -67,7 +69,7 @@ BEGIN
   IF NOT FOUND OR j.status <> 'processing' OR j.dispatch_no <> p_dispatch_no
      OR j.attempt <> p_attempt OR j.worker IS DISTINCT FROM p_worker THEN
     -- The event of this very claim's end, if there is one, says that this call took before.
-    IF EXISTS (SELECT FROM job_events e WHERE e.job = p_job AND e.type IN (p_how::event_type, 'cancelled')
+    IF EXISTS (SELECT FROM job_events e WHERE e.job = p_job AND e.type IN (p_how::event_type, 'cancelled', 'died')
                 AND e.data @> jsonb_build_object('dispatch_no', p_dispatch_no, 'attempt', p_attempt, 'worker', p_worker)) THEN
       RETURN 'already';
     END IF;
@@ -75,9 +77,12 @@ BEGIN
   END IF;
   IF j.cancel_requested_at IS NOT NULL THEN
     v_how := 'cancelled';
+  ELSIF j.attempt >= j.max_attempts AND (p_how = 'failed' OR p_how = 'released' AND p_spend) THEN
+    v_how := 'died';
   END IF;
   v_refund := CASE WHEN v_how = 'released' AND NOT p_spend THEN 1 ELSE 0 END;
   v_again := v_how IN ('failed', 'released');
+  v_error_class := coalesce(p_error_class, CASE WHEN v_how = 'died' THEN coalesce(j.error_class, 'Unknown') END);
   v_old_message := preview_message_id(j.team, j.id, j.dispatch_no);
   UPDATE jobs SET
     status = CASE v_how WHEN 'failed' THEN 'retrying' WHEN 'died' THEN 'dead'
@@ -87,7 +92,7 @@ BEGIN
     releases = releases + CASE WHEN v_how = 'released' THEN 1 ELSE 0 END,
     worker = NULL, claimed_at = NULL,
     not_before = CASE WHEN v_again THEN v_due END,
-    error_class = coalesce(p_error_class, error_class),
+    error_class = coalesce(v_error_class, error_class),
     finished_at = CASE WHEN NOT v_again THEN v_now END,
     updated_at = v_now, version = version + 1
   WHERE id = p_job;
@@ -95,7 +100,7 @@ BEGIN
   VALUES (p_job, j.version + 1, v_how::event_type, v_now, p_who,
           jsonb_strip_nulls(jsonb_build_object(
             'dispatch_no', p_dispatch_no, 'attempt', p_attempt, 'worker', p_worker,
-            'error_class', p_error_class, 'error', p_error,
+            'error_class', v_error_class, 'error', p_error,
             'not_before', CASE WHEN v_again THEN v_due END,
             'refunded', CASE WHEN v_how = 'released' THEN v_refund = 1 END)));
   DELETE FROM outbox WHERE message_id = v_old_message;

@@ -70,7 +70,7 @@ def request(document: Path, **simulate: Any) -> dict[str, Any]:
 
 def failure(document: Path, target: str, *, timeout: float = 5.0, limits: Limits = LIMITS) -> RenderError:
     """Return the error with which one render by an evil renderer ends; its child must be gone then."""
-    child = RendererChild(limits, f"evil:{target}")
+    child = RendererChild(limits, f"support.evil_renderers:{target}")
     with pytest.raises(RenderError) as caught:
         child.render(request(document), timeout)
     assert not child.alive
@@ -102,7 +102,7 @@ def test_a_memory_bomb_is_told_as_such(document: Path) -> None:
 
 
 def test_a_child_that_keeps_memory_is_not_used_again(document: Path) -> None:
-    child = RendererChild(LIMITS, "evil:leak")
+    child = RendererChild(LIMITS, "support.evil_renderers:leak")
     child.render(request(document), 10)
     assert not child.reusable
     child.close()
@@ -130,7 +130,7 @@ def test_a_frame_that_announces_too_much_is_not_read(document: Path) -> None:
 
 
 def test_the_standard_streams_lead_nowhere(document: Path) -> None:
-    child = RendererChild(LIMITS, "evil:chatter")
+    child = RendererChild(LIMITS, "support.evil_renderers:chatter")
     assert child.render(request(document), 10).startswith(b"\x89PNG")
     child.close()
 
@@ -155,7 +155,7 @@ def test_an_exit_is_an_error_with_a_clean_and_short_text(document: Path) -> None
 
 def test_a_child_has_no_secrets_no_sockets_and_a_group_of_its_own(document: Path) -> None:
     os.environ["ONCOMMIT_TEST_SECRET"] = "canary"
-    child = RendererChild(LIMITS, "evil:tell")
+    child = RendererChild(LIMITS, "support.evil_renderers:tell")
     told = ast.literal_eval(child.render(request(document), 10).decode())
     del os.environ["ONCOMMIT_TEST_SECRET"]
     assert told["environment"] == []
@@ -232,19 +232,22 @@ from actors.renderer import Limits
 if __name__ == "__main__":
     child = RendererChild(Limits(128 << 20, 1 << 20), sys.argv[1])
     print(child.pid, flush=True)
-    if sys.argv[1].startswith("evil"):
+    if sys.argv[1].startswith("support"):
         child.render({"document": sys.argv[2], "digest": "", "kind": "", "attempt": 1, "simulate": {}}, 60)
     sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("target", ["actors.mock_renderer:render", "evil:hang", "evil:stubborn"])
+@pytest.mark.parametrize(
+    "target",
+    ["actors.mock_renderer:render", "support.evil_renderers:hang", "support.evil_renderers:stubborn"],
+)
 def test_a_child_does_not_outlive_its_worker_even_in_the_middle_of_a_render(
     tmp_path: Path, document: Path, target: str
 ) -> None:
     script = tmp_path / "parent.py"
     script.write_text(PARENT)
-    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parents[1])]
     worker = subprocess.Popen(
         [sys.executable, str(script), target, str(document)],
         stdin=subprocess.PIPE,

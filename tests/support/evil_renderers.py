@@ -94,7 +94,7 @@ def raise_exit(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
 def tell(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
     """Answer with what this process has and may do."""
     threads = threading.active_count()
-    fds = sorted(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else []
+    fds = os.listdir("/proc/self/fd")  # noqa: PTH208 -- names, not paths
     return repr(
         {
             "environment": sorted(os.environ),

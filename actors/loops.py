@@ -1,9 +1,13 @@
-"""The guard: threads that this process cannot do without, and the end of the process when one is dead."""
+"""Loops: the threads beside the work. If one ends by itself, the process ends, non-zero.
+
+A process that looks alive and has stopped beating, or rescuing, is worse than none. Dramatiq's own
+threads are watched by the broker in the same way.
+"""
 
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import Event, Thread
 from typing import NoReturn
 
@@ -13,9 +17,9 @@ log = get_logger(__name__)
 
 #: EX_SOFTWARE of sysexits.h: whatever supervises this process has to start a new one.
 EXIT_CODE = 70
-LOOK_SECONDS = 0.5
-#: The guard does nothing that can block: a loop that has not turned for so long hangs.
-TURN_SECONDS = 5.0
+PULSE_SECONDS = 0.5
+#: The pulse does nothing that can block: if it stands still for so long, the process hangs.
+STILL_SECONDS = 5.0
 
 
 def die(reason: str, *, error: BaseException | None = None) -> NoReturn:
@@ -24,17 +28,14 @@ def die(reason: str, *, error: BaseException | None = None) -> NoReturn:
     os._exit(EXIT_CODE)
 
 
-class Guard:
-    """Runs loops in threads of their own and watches them, and any other thread it is told of.
+class Loops:
+    """Runs loops in threads of their own, and knows whether this process turns at all."""
 
-    `others` is asked at each look for threads that must be alive.
-    """
-
-    def __init__(self, others: Callable[[], Iterable[Thread]]) -> None:
-        self._others = others
+    def __init__(self) -> None:
         self._threads: list[Thread] = []
         self._stopping = Event()
-        self._turned = time.monotonic()
+        self._pulse_at = time.monotonic()
+        self.start("pulse", self._pulse)
 
     def start(self, name: str, loop: Callable[[Event], None]) -> None:
         """Run `loop(stopped)` in a thread; it may return once `stopped` is set, and never raise."""
@@ -48,16 +49,8 @@ class Guard:
                 die(f"the thread {name} ended")
 
         thread = Thread(target=run, name=name, daemon=True)
-        thread.start()
         self._threads.append(thread)
-
-    def watch(self) -> None:
-        """Begin to look after every thread."""
-        self.start("guard", self._watch)
-
-    def let_go(self) -> None:
-        """Let other threads end, since the process is stopping; the loops go on."""
-        self._others = tuple
+        thread.start()
 
     def stop(self, timeout: float = 2.0) -> None:
         """End the loops, and wait for them at most `timeout` seconds."""
@@ -68,13 +61,10 @@ class Guard:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     @property
-    def turns(self) -> bool:
-        """Tell whether the guard's own loop turns."""
-        return time.monotonic() - self._turned < TURN_SECONDS
+    def turning(self) -> bool:
+        """Tell whether threads of this process get to run."""
+        return time.monotonic() - self._pulse_at < STILL_SECONDS
 
-    def _watch(self, stopped: Event) -> None:
-        while not stopped.wait(LOOK_SECONDS):
-            self._turned = time.monotonic()
-            for thread in (*self._threads, *self._others()):
-                if not thread.is_alive() and not stopped.is_set():
-                    die(f"the thread {thread.name} is dead")
+    def _pulse(self, stopped: Event) -> None:
+        while not stopped.wait(PULSE_SECONDS):
+            self._pulse_at = time.monotonic()

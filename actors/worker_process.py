@@ -1,0 +1,240 @@
+"""The worker process: builds what stands around the actor when Dramatiq boots, and takes it down again.
+
+- before boot: database, renderer children, heartbeat; nothing is fetched before the first beat took;
+- after boot: the health page;
+- before shutdown: the orderly stop begins, see actors/shutdown.py;
+- after shutdown: the worker's row goes, connections are closed.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import dramatiq
+from dramatiq.middleware import CurrentMessage, Middleware
+from dramatiq.worker import Worker
+from psycopg import Connection
+from psycopg_pool import ConnectionPool
+
+from actors.child import Renderers
+from actors.errors import RendererUnavailable
+from actors.gate import Gate
+from actors.heartbeat import Heartbeat
+from actors.judge import Unreadable, judge
+from actors.kept_connection import KeptConnection
+from actors.loops import Loops, die
+from actors.render_log import RenderLog
+from actors.render_preview import AWAY_MS, Previews
+from actors.renderer import Limits
+from actors.running import Running
+from actors.shutdown import Shutdown
+from actors.steward import Steward
+from broker.client import redis_client
+from broker.delivery import Delivery
+from broker.lane_broker import LaneBroker
+from broker.settle import Defer
+from db import outbox, pool, workers
+from db.errors import DatabaseError, translated
+from runtime.blobs import BlobStore
+from runtime.health import Health, HealthServer, serve_health
+from runtime.logs import configure, get_logger
+from runtime.settings import Settings, settings
+
+log = get_logger(__name__)
+
+QUEUE = "previews"
+#: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
+LINK_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a booted process consists of."""
+
+    database: ConnectionPool[Connection[Any]]
+    beats: KeptConnection
+    looks: KeptConnection
+    gate: Gate
+    running: Running
+    renderers: Renderers
+    render_log: RenderLog
+    heartbeat: Heartbeat
+    loops: Loops
+    shutdown: Shutdown
+    previews: Previews
+
+
+class WorkerProcess(Middleware):
+    """One start of a worker process, under a name of its own (`id`)."""
+
+    def __init__(self, given: Settings) -> None:
+        self.id: UUID = uuid4()
+        self._settings = given
+        self._dsn = given.database_url.get_secret_value()
+        self._parts: _Parts | None = None
+        self._health: HealthServer | None = None
+
+    # Dramatiq's hooks. It logs what a hook raises and goes on; a process half built must not. ------
+
+    def before_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
+        """Build everything, and begin to beat."""
+        if not isinstance(broker, LaneBroker):
+            die(f"oncommit's workers need a LaneBroker, not {type(broker).__name__}")
+        try:
+            self._parts = self._build(broker, worker.worker_threads)
+        except Exception as error:  # noqa: BLE001 -- see above
+            die("the worker cannot start", error=error)
+
+    def after_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
+        """Serve the health page, since there is something to tell."""
+        del worker
+        parts = self.parts
+        try:
+            self._health = serve_health(lambda: Health(parts.loops.turning), lambda: _ready(parts, broker))
+        except OSError as error:
+            die("the health page's port is taken: give each worker process its own", error=error)
+        log.info("worker", worker=str(self.id), health=self._health.url)
+
+    def before_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
+        """Begin the orderly stop."""
+        del broker, worker
+        self.parts.shutdown.begin()
+
+    def after_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
+        """Take everything down."""
+        del broker, worker
+        self.parts.shutdown.finish()
+        self._goodbye()
+
+    # -----------------------------------------------------------------------------------------------
+
+    @property
+    def parts(self) -> _Parts:
+        """Return what was built at boot.
+
+        Raises:
+            RuntimeError: the worker has not booted.
+
+        """
+        if self._parts is None:
+            raise RuntimeError("the worker has not booted")
+        return self._parts
+
+    def _build(self, broker: LaneBroker, threads: int) -> _Parts:
+        s = self._settings
+        # One connection for each thread, and one for quarantines by the consumer.
+        database = pool.pool(self._dsn, "oncommit worker", size=threads + 1)
+        beats = KeptConnection(self._dsn, "oncommit worker heartbeat")
+        looks = KeptConnection(self._dsn, "oncommit worker steward")
+        gate, running = Gate(broker), Running()
+        limits = Limits(memory_bytes=s.render_memory_mb << 20, output_bytes=s.render_output_bytes)
+        renderers = Renderers(limits)
+        try:
+            renderers.warm_up(threads)
+        except RendererUnavailable:
+            log.exception("no renderer yet: the first jobs will try again")
+        render_log = RenderLog(s.render_log, self.id)
+        shutdown = Shutdown(gate, running, grace_seconds=s.shutdown_grace_seconds, goodbye=self._goodbye)
+        previews = Previews(
+            worker=self.id,
+            database=database,
+            gate=gate,
+            running=running,
+            renderers=renderers,
+            blobs=BlobStore(s.blobs),
+            render_log=render_log,
+            settings=s,
+            give_up=shutdown.give_up,
+        )
+        heartbeat = Heartbeat(self.id, beats, gate, running, threads=threads)
+        steward = Steward(
+            self.id, looks, lost_seconds=s.worker_lost_seconds, render_seconds=s.render_timeout_seconds
+        )
+        loops = Loops()
+        loops.start("heartbeat", heartbeat.run)
+        loops.start("steward", steward.run)
+        return _Parts(
+            database, beats, looks, gate, running, renderers, render_log, heartbeat, loops, shutdown, previews
+        )
+
+    def _goodbye(self) -> None:
+        """Take the worker's row away (kept while a claim names it) and close what is open."""
+        parts = self.parts
+        parts.loops.stop()
+        try:
+            with parts.beats.connection() as conn:
+                workers.leave(conn, self.id)
+        except DatabaseError as error:
+            log.warning("could not say goodbye to the database: %s", error)
+        parts.beats.close()
+        parts.looks.close()
+        parts.renderers.close()
+        parts.render_log.close()
+        parts.database.close(timeout=1.0)
+        if self._health is not None:
+            self._health.close()
+
+    def quarantine(self, message_id: str, reason: str) -> bool:
+        """Put an intent aside that this version cannot read; True when the message may go.
+
+        Its job is dead then, and can be replayed; if it is being rendered (by another version), or there
+        is no such intent, there is nothing to put aside.
+
+        Raises:
+            DatabaseError: the database is away.
+
+        """
+        with translated(), self.parts.database.connection() as conn:
+            outcome = outbox.quarantine(conn, message_id, reason, f"worker:{self.id}")
+        log.warning("unreadable message", message_id=message_id, reason=reason, outcome=outcome)
+        return True
+
+    def render_preview(self, *args: Any, **kwargs: Any) -> None:
+        """Handle one message; takes any arguments, so that wrong ones are judged and not raised for ever."""
+        message = CurrentMessage.get_current_message()
+        message_id = message.lane_id if isinstance(message, Delivery) else ""
+        try:
+            job, dispatch_no = judge(message_id, args, kwargs)
+        except Unreadable as reason:
+            try:
+                self.quarantine(message_id, str(reason))
+            except DatabaseError as error:
+                raise Defer(AWAY_MS, why="database") from error
+        else:
+            self.parts.previews.handle(job, dispatch_no)
+
+
+def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:
+    beat_age = time.monotonic() - parts.heartbeat.last_success
+    silence = broker.silence() if isinstance(broker, LaneBroker) else float("inf")
+    database, redis, stopping = beat_age < LINK_SECONDS, silence < LINK_SECONDS, parts.gate.stopping
+    return Health(
+        database and redis and not stopping,
+        {"database": database, "redis": redis, "stopping": stopping, "running": len(parts.running.all())},
+    )
+
+
+def set_up() -> None:
+    """Build the broker and declare the actor; `dramatiq actors:setup` calls this in each worker process.
+
+    Raises:
+        SettingsError: a variable is wrong.
+
+    """
+    given = settings()
+    configure("worker", given.log_level)
+    process = WorkerProcess(given)
+    broker = LaneBroker(
+        redis_client(given.redis_url.get_secret_value()),
+        namespace=given.namespace,
+        quarantine=process.quarantine,
+        middleware=[CurrentMessage(), process],
+    )
+
+    @dramatiq.actor(actor_name="render_preview", queue_name=QUEUE, broker=broker)
+    def render_preview(*args: Any, **kwargs: Any) -> None:
+        process.render_preview(*args, **kwargs)
+
+    del render_preview  # the broker has it
+    dramatiq.set_broker(broker)
