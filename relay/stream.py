@@ -2,12 +2,6 @@
 
 Manual, "Streaming Replication Protocol". The server sends `w` (data) and `k` (keepalive) messages
 inside COPY; the client answers with `r` (status). Nothing here knows tables or Redis.
-
-Stopping: a fast shutdown of PostgreSQL waits, without limit, until each walsender's client has
-confirmed all that was sent or has gone; it asks for a status again and again meanwhile. So a client
-that answers while it holds an unconfirmed transaction would hang the server. `read` notices
-those questions and, after two seconds of them, closes and raises ServerAway: what is not
-confirmed is sent again after the restart.
 """
 
 import logging
@@ -21,14 +15,13 @@ import psycopg
 from relay import replication
 from relay.errors import ServerAway, StreamError
 from relay.events import Decoder, lsn_text
+from relay.pulse import Pulse
 from relay.replication import Identity
 
 log = logging.getLogger(__name__)
 
 _DATA: Final = struct.Struct("!QQq")  # start, end of WAL on the server, time
 _KEEPALIVE: Final = struct.Struct("!QqB")  # end of WAL that was looked at, time, reply asked
-_STATUS: Final = struct.Struct("!cQQQqB")  # kind, written, flushed, applied, time, reply asked
-_PG_EPOCH_S: Final = 946_684_800  # 2000-01-01 UTC in Unix seconds: where PostgreSQL's clock starts
 
 # A burst is one Lua call downstream, and all that is ever held in memory here.
 MAX_FRAMES: Final = 1_000
@@ -37,12 +30,7 @@ MAX_BYTES: Final = 4 << 20
 # whole, and 5 ms after the first frame the burst goes out in any case.
 _LINGER_S: Final = 0.000_3
 _LINGER_MAX_S: Final = 0.005
-# A server that wants to stop asks again as soon as it is answered; else at half its timeout, >= 0.5 s.
-_QUICK_S: Final = 0.4
-# Answering 10 questions a second keeps a stopping server from spinning with us; after 20 we go.
-_REPLY_SPACING_S: Final = 0.1
-_STOP_QUESTIONS: Final = 20
-# Idle positions may be confirmed in leisure: each one makes the server save its slot.
+# Idle positions may be confirmed in leisure: each one may make the server save its slot.
 _IDLE_CONFIRM_S: Final = 1.0
 # A polite end of COPY takes a round trip; the socket is closed anyway after this.
 _CLOSE_S: Final = 1.0
@@ -63,25 +51,16 @@ class ReplicationStream:
         identity: which life of which database is read.
         pid: of the walsender, for `slot.owns_slot`.
         received: the furthest position the server has sent; nothing beyond it can be confirmed.
-        confirmed: what the server may forget; 0 until the first confirmation of this stream.
 
     """
 
     def __init__(self, conn: psycopg.Connection, identity: Identity, wal_sender_timeout: float) -> None:
         self._conn = conn
         self._pg = conn.pgconn
-        self._timeout = wal_sender_timeout
+        self._pulse = Pulse(self._pg, wal_sender_timeout)
         self.identity: Final = identity
         self.pid: Final = self._pg.backend_pid
         self.received = 0
-        self.confirmed = 0
-        self._idle_position = 0
-        self._sent_at = time.monotonic()
-        self._reply_due = False
-        self._asked_at = 0.0
-        self._quick_questions = 0
-        self._unanswered_since: float | None = None
-        self._unsent = False
         self._failure: StreamError | None = None
 
     @classmethod
@@ -116,6 +95,11 @@ class ReplicationStream:
             raise
         return cls(conn, identity, wal_sender_timeout)
 
+    @property
+    def confirmed(self) -> int:
+        """Return what the server may forget; 0 until the first confirmation of this stream."""
+        return self._pulse.confirmed
+
     def fileno(self) -> int:
         """Return the socket, readable when `read` may find something; -1 once closed."""
         return -1 if self._conn.closed else self._pg.socket
@@ -138,7 +122,7 @@ class ReplicationStream:
             raise self._failure
         frames: list[Frame] = []
         try:
-            self._beat()
+            self._pulse.beat()
             self._collect(frames, time.monotonic() + timeout, max_frames, max_bytes)
         except psycopg.OperationalError as error:
             self._failure = ServerAway(f"the replication connection broke: {error}".strip())
@@ -161,9 +145,10 @@ class ReplicationStream:
         """
         if lsn > self.received:
             raise ValueError(f"cannot confirm {lsn_text(lsn)}: received only up to {lsn_text(self.received)}")
-        if lsn > self.confirmed or self._reply_due:
-            self.confirmed = max(self.confirmed, lsn)
-            self._send_status(ask=False)
+        pulse = self._pulse
+        if lsn > pulse.confirmed or pulse.reply_due:
+            pulse.confirmed = max(pulse.confirmed, lsn)
+            pulse.send(ask=False)
 
     def confirm_idle(self) -> None:
         """Confirm the last keepalive's position: every frame that `read` returned has been dealt with.
@@ -175,11 +160,11 @@ class ReplicationStream:
             ServerAway: the link is gone.
 
         """
-        position = self._idle_position
-        if position > self.confirmed and (
-            self._reply_due or time.monotonic() - self._sent_at >= _IDLE_CONFIRM_S or not self.confirmed
+        pulse = self._pulse
+        if pulse.idle_position > pulse.confirmed and (
+            pulse.reply_due or time.monotonic() - pulse.sent_at >= _IDLE_CONFIRM_S or not pulse.confirmed
         ):
-            self.confirm(position)
+            self.confirm(pulse.idle_position)
 
     def close(self) -> None:
         """End the COPY politely, within a second, and close the connection. May be called again."""
@@ -205,14 +190,16 @@ class ReplicationStream:
         lingered = False
         while len(frames) < max_frames and size < max_bytes:
             before = len(frames)
-            self._fill()
+            self._pg.consume_input()
+            self._pulse.flush()
             size += self._drain(frames, max_frames, max_bytes - size)
             now = time.monotonic()
             if not frames:
-                if self._reply_due or now >= deadline:
+                if self._pulse.reply_due or now >= deadline:
                     return
-                self._wait(deadline - now)
-                self._beat()
+                patience = self._pulse.patience()
+                replication.wait(self._pg, min(deadline - now, patience), write=self._pulse.unsent)
+                self._pulse.beat()
                 continue
             linger_until = linger_until or now + _LINGER_MAX_S
             if now >= linger_until:
@@ -234,7 +221,7 @@ class ReplicationStream:
                 break
             if count < 0:
                 raise replication.ended(self._pg)
-            self._unanswered_since = None
+            self._pulse.heard()
             kind = data[0]
             if kind == ord("w"):
                 lsn, wal_end, _ = _DATA.unpack_from(data, 1)
@@ -242,54 +229,7 @@ class ReplicationStream:
                 frames.append(Frame(lsn, data[1 + _DATA.size :]))
                 size += count
             elif kind == ord("k"):
-                self._keepalive(*_KEEPALIVE.unpack_from(data, 1))
+                wal_end, _, reply = _KEEPALIVE.unpack_from(data, 1)
+                self.received = max(self.received, wal_end)
+                self._pulse.keepalive(wal_end, reply=bool(reply))
         return size
-
-    def _keepalive(self, wal_end: int, _: int, reply: int) -> None:
-        self.received = max(self.received, wal_end)
-        self._idle_position = max(self._idle_position, wal_end)
-        if not reply:
-            return
-        now = time.monotonic()
-        quick = now - self._asked_at < _QUICK_S
-        self._quick_questions = self._quick_questions + 1 if quick else 0
-        self._asked_at = now
-        self._reply_due = True
-        if self._quick_questions > _STOP_QUESTIONS:
-            raise ServerAway("PostgreSQL is stopping, and waits for what is not confirmed yet")
-
-    def _beat(self) -> None:
-        """Send a status when one is due: an answer, or the proof of life at a third of the timeout."""
-        since = time.monotonic() - self._sent_at
-        if self._reply_due and since >= _REPLY_SPACING_S:
-            self._send_status(ask=False)
-        elif since >= self._timeout / 3:
-            # Asking back makes a healthy server speak, so that its silence means something.
-            self._send_status(ask=True)
-
-    def _send_status(self, *, ask: bool) -> None:
-        now = time.monotonic()
-        clock_us = int((time.time() - _PG_EPOCH_S) * 1_000_000)
-        lsn = self.confirmed
-        try:
-            self._pg.put_copy_data(_STATUS.pack(b"r", lsn, lsn, lsn, clock_us, ask))
-            self._unsent = self._pg.flush() == 1
-        except psycopg.OperationalError as error:
-            raise ServerAway(f"the replication connection broke: {error}".strip()) from error
-        self._sent_at = now
-        self._reply_due = False
-        if ask and self._unanswered_since is None:
-            self._unanswered_since = now
-
-    def _fill(self) -> None:
-        self._pg.consume_input()
-        if self._unsent:
-            self._unsent = self._pg.flush() == 1
-
-    def _wait(self, remaining: float) -> None:
-        """Wait for the socket, no longer than until the next status is due."""
-        now = time.monotonic()
-        if self._unanswered_since is not None and now - self._unanswered_since > self._timeout:
-            raise ServerAway(f"PostgreSQL said nothing for {self._timeout:g} s")
-        due = self._sent_at + self._timeout / 3 - now
-        replication.wait(self._pg, max(0.0, min(remaining, due)), write=self._unsent)

@@ -297,8 +297,8 @@ def test_a_name_that_does_not_fit_a_command_is_refused(database: Database) -> No
 
 def test_a_status_is_what_the_protocol_says(reader: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[bytes] = []
-    pgconn = reader.stream._pg
-    monkeypatch.setattr(reader.stream, "_pg", _Spy(pgconn, sent))
+    pulse = reader.stream._pulse
+    monkeypatch.setattr(pulse, "_pg", _Spy(pulse._pg, sent))
     commit = next_commit(reader)
     reader.stream.confirm(commit.end_lsn)
     kind, written, flushed, applied, _, asks = struct.unpack("!cQQQqB", sent[-1])
