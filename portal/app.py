@@ -74,6 +74,7 @@ def _lifespan(config: Settings) -> Any:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
+                app.state.portal.parser.shutdown(wait=False)
 
     return lifespan
 

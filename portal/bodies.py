@@ -16,7 +16,7 @@ from portal.problems import Problem
 GRACE_SECONDS = 10.0
 BYTES_PER_SECOND = 10_000
 #: What all JSON bodies that are being read or parsed may hold together, bytes.
-JSON_IN_FLIGHT = 32 << 20
+JSON_IN_FLIGHT = 16 << 20
 
 
 class Budget:
@@ -121,10 +121,10 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def whole(request: Request, limit: int, share: Share) -> bytes:
+async def whole(request: Request, limit: int, share: Share) -> bytearray:
     """Return the whole body, counted in the budget; raises as `chunks` does, and overloaded."""
     body = bytearray()
     async for chunk in chunks(request, limit):
         share.take(len(chunk))
         body += chunk
-    return bytes(body)
+    return body

@@ -1,6 +1,6 @@
 """What one portal process has: made at start, reached from every request."""
 
-import asyncio
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from starlette.requests import Request
@@ -26,8 +26,8 @@ class Portal:
     backlogs: Backlogs
     streams: Hub
     budget: Budget = field(default_factory=Budget)
-    #: One large body is parsed at a time.
-    parsing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    #: One large body is parsed at a time, beside the loop.
+    parser: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "parser"))
 
 
 def portal(request: Request) -> Portal:

@@ -21,6 +21,9 @@ from runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+#: Of the request line and headers together. h11 counts only while they are incomplete, so that what
+#: comes in one piece would pass; here everybody meets the same limit.
+HEADER_BYTES = 16 << 10
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 #: Probes and scrapes come every few seconds for ever; they are logged at debug.
 QUIET = frozenset({"/livez", "/readyz", "/metrics"})
@@ -68,7 +71,10 @@ class Door:
         passage = _Passage(found, receive, send)
         started = time.perf_counter()
         try:
-            await self.app(scope, passage.receive, passage.send)
+            app = (
+                answer(Problem("headers-too-large"), found.trace.trace_id) if _too_large(scope) else self.app
+            )
+            await app(scope, passage.receive, passage.send)
         except ClientDisconnect:
             log.info("the client left before its request was complete")
         except Exception:
@@ -78,6 +84,11 @@ class Door:
         finally:
             _tell(scope, found, time.perf_counter() - started)
             structlog.contextvars.clear_contextvars()
+
+
+def _too_large(scope: Scope) -> bool:
+    line = len(scope["raw_path"]) + len(scope["query_string"])
+    return line + sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES
 
 
 class _Passage:

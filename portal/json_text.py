@@ -8,6 +8,7 @@ lost; its C code stops at deep nesting with RecursionError instead of overrunnin
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn, cast
 
@@ -18,6 +19,15 @@ MAX_DEPTH = 32
 MAX_DIGITS = 20
 #: Ten thousand jobs with a `simulate` each, and the batch: more objects than that are no request.
 MAX_OBJECTS = 20_001
+
+
+#: Checked before the scanner makes a Python object of each: four bytes of body can be 64 of memory.
+#: Names and texts of ten thousand jobs, and their batch; no job has a list.
+MAX_STRINGS = 150_000
+MAX_LISTS = 1_000
+#: A smaller body cannot make enough of either to matter.
+COUNTED_BYTES = 64 << 10
+_MARK = re.compile(rb'["\[]|(?:\\.)+', re.DOTALL)
 
 
 class _Reader:
@@ -57,13 +67,15 @@ def _refuse(why: str) -> NoReturn:
     raise Problem("invalid-request", errors=[Fault("", why)])
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes | bytearray) -> Any:
     """Return the value of one JSON text.
 
     Raises:
         Problem: malformed-json (it is none) or invalid-request (it is one that is not taken).
 
     """
+    if len(body) > COUNTED_BYTES:
+        _count(body)
     try:
         text = body.decode("utf-8")
     except UnicodeDecodeError:
@@ -83,6 +95,21 @@ def parse(body: bytes) -> Any:
         raise Problem("malformed-json", f"Nested deeper than {MAX_DEPTH}.") from None
     _inspect(value)
     return value
+
+
+def _count(body: bytes | bytearray) -> None:
+    """Refuse a body with more strings and lists than any request has."""
+    inside = False
+    strings = lists = 0
+    for mark in _MARK.finditer(body):
+        byte = body[mark.start()]
+        if byte == ord('"'):
+            inside = not inside
+            strings += inside
+        elif byte == ord("[") and not inside:
+            lists += 1
+        if strings > MAX_STRINGS or lists > MAX_LISTS:
+            _refuse("too many values")
 
 
 def _inspect(value: Any) -> None:

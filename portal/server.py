@@ -17,8 +17,6 @@ from portal.problems import Problem
 
 #: A request line and headers have so long to arrive, seconds, from the connection or the first byte.
 HEADER_SECONDS = 10.0
-#: Of the request line and headers together; h11's own default, named because the API promises it.
-HEADER_BYTES = 16 << 10
 KEEP_ALIVE_SECONDS = 5
 
 

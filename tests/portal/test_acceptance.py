@@ -5,6 +5,7 @@ import json
 import pytest
 
 from portal import resources
+from support.raw_http import exchange, request_head
 from support.team import Client, House, rows, token_for
 
 NOTHING = {"jobs": 0, "events": 0, "intents": 0, "requests": 0, "batches": 0}
@@ -210,10 +211,13 @@ def test_a_missing_empty_repeated_or_invisible_key_is_400(
     client: Client, headers: list[tuple[bytes, bytes]]
 ) -> None:
     body = json.dumps({"document": client.put(), "kind": "page"}).encode()
-    answer = client.http.post(
-        "/v1/jobs", content=body, headers=[(b"Content-Type", b"application/json"), *headers]
+    status, _, told = exchange(
+        client.url,
+        request_head(
+            "POST", "/v1/jobs", client.token, [(b"Content-Type", b"application/json"), *headers], body
+        ),
     )
-    assert (answer.status_code, answer.json()["type"]) == (400, "/problems/idempotency-key")
+    assert (status, json.loads(told)["type"]) == (400, "/problems/idempotency-key")
     assert rows(client) == NOTHING
 
 
