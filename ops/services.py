@@ -15,6 +15,10 @@ from ops.ports import LOOPBACK
 from ops.processes import Command, Process
 from ops.reach import Part
 
+# What Python is given; a worker's number of threads follows.
+PORTAL = ("-m", "portal")
+RELAY = ("-m", "relay")
+WORKER = ("-m", "dramatiq", "actors:setup", "-p", "1", "-t")
 # Python and its imports take seconds on a busy machine; the relay may wait for a slot besides.
 READY_SECONDS = 60.0
 PROBE_SECONDS = 2.0
@@ -81,21 +85,21 @@ class Services:
         """Return a portal on a loopback port."""
         url = f"http://{LOOPBACK}:{port}"
         env = {"ONCOMMIT_HOST": LOOPBACK, "ONCOMMIT_PORT": str(port)}
-        process = self._process(name, "portal", ["-m", "portal"], env, PORTAL_GRACE_SECONDS)
+        process = self._process(name, "portal", PORTAL, env, PORTAL_GRACE_SECONDS)
         return Service(process, lambda: answers(url, "/readyz"), lambda: None)
 
     def relay(self, name: str, replication: str | None) -> Service:
         """Return a relay; `replication` is for its stream when its own URL will not do."""
         env = {"ONCOMMIT_REPLICATION_URL": replication} if replication else {}
-        return self._with_health_file(name, "relay", ["-m", "relay"], env, RELAY_GRACE_SECONDS)
+        return self._with_health_file(name, "relay", RELAY, env, RELAY_GRACE_SECONDS)
 
     def worker(self, name: str, threads: int, grace_seconds: float) -> Service:
         """Return a Dramatiq process with one worker process of so many threads."""
-        arguments = ["-m", "dramatiq", "actors:setup", "-p", "1", "-t", str(threads)]
+        arguments = (*WORKER, str(threads))
         return self._with_health_file(name, "worker", arguments, {}, grace_seconds + WORKER_GRACE_SECONDS)
 
     def _with_health_file(
-        self, name: str, part: Part, arguments: list[str], env: dict[str, str], grace_seconds: float
+        self, name: str, part: Part, arguments: tuple[str, ...], env: dict[str, str], grace_seconds: float
     ) -> Service:
         file = self._home.logs / f"{name}.url"
 
@@ -108,7 +112,7 @@ class Services:
         return Service(process, ready, lambda: file.unlink(missing_ok=True))
 
     def _process(
-        self, name: str, part: Part, arguments: list[str], env: Mapping[str, str], grace_seconds: float
+        self, name: str, part: Part, arguments: tuple[str, ...], env: Mapping[str, str], grace_seconds: float
     ) -> Process:
         command = Command(
             name=name,

@@ -46,3 +46,7 @@ def main(name: str) -> None:
         Path(file).write_text(f"http://127.0.0.1:{server.server_port}", encoding="utf-8")
     note("start")
     server.serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

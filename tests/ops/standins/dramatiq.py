@@ -1,5 +1,0 @@
-"""Shadows `python -m dramatiq`."""
-
-import standin
-
-standin.main("worker")

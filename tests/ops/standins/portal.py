@@ -1,5 +1,0 @@
-"""Shadows `python -m portal`."""
-
-import standin
-
-standin.main("portal")

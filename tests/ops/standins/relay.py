@@ -1,5 +1,0 @@
-"""Shadows `python -m relay`."""
-
-import standin
-
-standin.main("relay")

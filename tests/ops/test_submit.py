@@ -1,0 +1,272 @@
+"""`oncommit submit`: what it submits, under which keys, and what becomes of it. As a real command."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from db.jobs import JobStatus
+from ops.board import SHOWN_ROWS, Board, table
+from ops.delivery import STEM_BYTES, preview_name
+from ops.following import ROUND_JOBS, Followed, in_turn
+from ops.sample_documents import sample_documents
+from ops.submission import TITLE_CHARACTERS, Kind, Order, SubmissionError, papers
+from runtime.settings import PREFIX
+from support.postgres import Database
+from support.processes import Processes
+from support.team import token_for
+from support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+ORDER = Order("sha256:" + "0" * 64, Kind.page, 5, "a.txt")
+
+
+def test_an_order_has_the_same_key_in_every_process_and_any_other_has_another() -> None:
+    others = [
+        replace(ORDER, document="sha256:" + "1" * 64),
+        replace(ORDER, kind=Kind.thumbnail),
+        replace(ORDER, priority=6),
+        replace(ORDER, title="b.txt"),
+    ]
+    keys = [ORDER.key(""), ORDER.key("again"), *(other.key("") for other in others)]
+    assert len(set(keys)) == len(keys)
+    # Pinned: a new version of the command resumes what an older one had begun.
+    assert ORDER.key("") == "submit-58bffe4797cf2bb3bf4e0a55c86f6d2e9c1ab7a50ff4ad3ba7cb9e91d2b38e0f"
+    assert all(key.isascii() and key.isprintable() and len(key) <= 255 for key in keys)
+
+
+def test_a_folder_is_all_files_below_it_but_hidden_ones_and_links_to_folders(tmp_path: Path) -> None:
+    for name in ("b.txt", "sub/a.txt", ".hidden", ".git/config"):
+        file = tmp_path / "in" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+    (tmp_path / "in" / "loop").symlink_to(tmp_path / "in")
+    found = papers([tmp_path / "in", tmp_path / "in" / "b.txt", tmp_path / "in" / ".hidden"])
+    assert [paper.title for paper in found] == ["b.txt", "sub/a.txt", ".hidden"]
+
+
+def test_what_cannot_be_submitted_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, why in (("nothing", "no such file"), ("empty", "no file in"), ("pipe", "not a regular file")):
+        with pytest.raises(SubmissionError, match=why):
+            papers([tmp_path / name])
+
+
+def test_a_title_is_text_of_at_most_200_characters_whatever_the_name(tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.txt"))
+    odd.write_text("x")
+    deep = tmp_path / "deep" / ("d" * 150) / ("f" * 150)
+    deep.parent.mkdir(parents=True)
+    deep.write_text("x")
+    titles = [paper.title for paper in papers([odd, tmp_path / "deep"])]
+    assert titles[0] == "?.txt"
+    assert len(titles[1]) == TITLE_CHARACTERS
+    assert titles[1].endswith("d/" + "f" * 150)
+
+
+def test_the_samples_are_a_text_a_markdown_a_png_and_a_pdf() -> None:
+    assert sorted(file.suffix for file in sample_documents()) == [".md", ".pdf", ".png", ".txt"]
+
+
+JOB: Mapping[str, Any] = {
+    "id": "1",
+    "title": "[red]a.txt",
+    "kind": "page",
+    "document": ORDER.document,
+    "status": "queued",
+    "attempt": 0,
+    "created_at": "2026-01-01T12:00:00Z",
+    "finished_at": None,
+    "error_class": None,
+}
+
+
+def test_a_row_tells_document_kind_status_attempts_and_the_time_to_the_end() -> None:
+    assert Followed.of(JOB).cells() == ["[red]a.txt", "page", "queued", "0", ""]
+    done = {**JOB, "status": "succeeded", "attempt": 2, "finished_at": "2026-01-01T12:00:01.5+00:00"}
+    assert Followed.of(done).cells()[2:] == ["succeeded", "2", "1.50 s"]
+    dead = Followed.of({**done, "status": "dead", "error_class": "Broken", "title": None})
+    assert dead.cells()[:3] == [ORDER.document, "page", "dead (Broken)"]
+    assert (dead.ended, dead.succeeded, dead.facts()["status"]) == (True, False, "dead")
+
+
+def test_the_table_of_many_jobs_shows_those_that_wait_and_counts_the_rest() -> None:
+    ended = [replace(Followed.of(JOB), id=f"e{n}", status=JobStatus.SUCCEEDED) for n in range(SHOWN_ROWS)]
+    waiting = replace(Followed.of(JOB), title="[waits]")
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    console.print(table([*ended, waiting]))
+    text = console.export_text()
+    assert "[waits]" in text
+    assert f"{SHOWN_ROWS} of {SHOWN_ROWS + 1} succeeded; 1 more" in text
+
+
+def test_a_pipe_gets_one_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+    job = Followed.of({**JOB, "title": "x" * 150})
+    with Board(Console(width=80)) as board:
+        for status in (JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.SUCCEEDED):
+            board.show([replace(job, status=status)])
+    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == [
+        "queued, attempts 0",
+        "succeeded, attempts 0",
+    ]
+
+
+@pytest.mark.parametrize("count", [1, ROUND_JOBS, ROUND_JOBS + 1, 7 * ROUND_JOBS + 3])
+def test_each_of_many_jobs_is_asked_about_in_turn(count: int) -> None:
+    rounds = [in_turn(range(count), n * ROUND_JOBS) for n in range(count // ROUND_JOBS + 1)]
+    assert {n for asked in rounds for n in asked} == set(range(count))
+    assert max(map(len, rounds)) <= ROUND_JOBS
+
+
+def test_a_preview_gets_a_name_that_stays_in_its_folder_and_is_its_own() -> None:
+    job = replace(Followed.of(JOB), title="../../etc/passwd")
+    first = preview_name(job, set())
+    assert first == "_.._etc_passwd.page.png"
+    assert preview_name(job, {first}) == "_.._etc_passwd-2.page.png"
+    assert preview_name(replace(job, title="..."), set()) == "document.page.png"
+    long = preview_name(replace(job, title="ü" * 200), set())
+    assert len(long.encode()) <= STEM_BYTES + len(".page.png")
+
+
+class Team:
+    """A team's `oncommit submit` against a running portal."""
+
+    def __init__(self, url: str, token: str, folder: Path) -> None:
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+        self.env = {**clean, "PYTHONPATH": str(ROOT), "ONCOMMIT_URL": url, "ONCOMMIT_TOKEN": token}
+        self.folder = folder
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        return [sys.executable, "-m", "ops.cli", "submit", *map(str, arguments)]
+
+    def submit(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            env={**self.env, **env},
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    def write(self, names: Sequence[str]) -> Path:
+        folder = self.folder / "papers"
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            (folder / name).write_text(f"content of {name}\n")
+        return folder
+
+
+@pytest.fixture
+def team(processes: Processes, database: Database, tmp_path: Path) -> Team:
+    """A team and its portal, which takes 1,000 bytes and has no Redis, relay or worker beside it."""
+    portal = processes.portal(ONCOMMIT_MAX_DOCUMENT_BYTES="1000")
+    token, _ = token_for(database, "red")
+    return Team(portal.url, token, tmp_path)
+
+
+def jobs_in(database: Database) -> int:
+    row = database.admin.execute("SELECT count(*) FROM jobs").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_the_same_command_again_gives_the_same_jobs_and_a_run_id_new_ones(
+    team: Team, database: Database
+) -> None:
+    folder = team.write(["a.txt", "b.txt"])
+    both = ("--kind", "page", "--kind", "thumbnail", "--json")
+    first, again, other = (team.submit(folder, *both, *more) for more in ((), (), ("--run-id", "second")))
+    assert (first.returncode, again.returncode, other.returncode) == (0, 0, 0), first.stderr + again.stderr
+    ids = [{job["id"] for job in json.loads(done.stdout)["jobs"]} for done in (first, again, other)]
+    assert ids[0] == ids[1]
+    assert len(ids[0]) == 4
+    assert ids[0].isdisjoint(ids[2])
+    assert all(job["replayed"] for job in json.loads(again.stdout)["jobs"])
+    assert not any(job["replayed"] for job in json.loads(first.stdout)["jobs"])
+    assert jobs_in(database) == 8
+
+
+def test_a_file_that_is_refused_does_not_keep_the_others_out(team: Team, database: Database) -> None:
+    folder = team.write(["good.txt"])
+    (folder / "large.txt").write_bytes(b"x" * 1001)
+    (folder / "secret.txt").symlink_to("nowhere")
+    done = team.submit(folder)
+    assert done.returncode == 1
+    assert "large.txt: 413" in done.stderr
+    assert "good.txt" in done.stdout
+    assert jobs_in(database) == 1
+
+
+def test_a_wrong_token_is_one_line_that_says_what_to_do(team: Team) -> None:
+    folder = team.write(["a.txt"])
+    done = team.submit(folder, ONCOMMIT_TOKEN="oc_wrong")
+    assert done.returncode == 1
+    assert "401" in done.stderr
+    assert "ONCOMMIT_TOKEN" in done.stderr
+    assert "oc_wrong" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_token_may_lie_in_a_file(team: Team, database: Database) -> None:
+    folder = team.write(["a.txt"])
+    file = team.folder / "token"
+    file.write_text(team.env.pop("ONCOMMIT_TOKEN") + "\n")
+    assert team.submit(folder, ONCOMMIT_TOKEN_FILE=str(file)).returncode == 0
+    assert jobs_in(database) == 1
+    assert team.submit(folder, ONCOMMIT_TOKEN_FILE="nowhere").returncode == 2
+
+
+def test_an_interrupted_submission_is_completed_by_the_same_command(team: Team, database: Database) -> None:
+    names = [f"{n:03}.txt" for n in range(150)]
+    folder = team.write(names)
+    process = subprocess.Popen(team.command(folder), env=team.env, stdout=subprocess.DEVNULL)
+    eventually(lambda: jobs_in(database) > 0, every=0.002, describe="the first job")
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = jobs_in(database)
+    done = team.submit(folder, "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)["jobs"]
+    assert len({job["id"] for job in told}) == jobs_in(database) == len(names)
+    assert before <= sum(job["replayed"] for job in told) < len(names)
+
+
+def test_waiting_ends_by_itself_and_tells_what_has_not_ended(team: Team) -> None:
+    done = team.submit(team.write(["a.txt"]), "--wait", "--timeout", "0")
+    assert done.returncode == 1
+    assert "0 of 1 succeeded" in done.stderr
+    assert "still queued" in done.stderr
+
+
+def test_nobody_at_the_address_ends_with_the_patience(team: Team) -> None:
+    done = team.submit(team.write(["a.txt"]), "--url", "http://127.0.0.1:1", "--patience", "0")
+    assert done.returncode == 1
+    assert "no portal answers at http://127.0.0.1:1" in done.stderr
+
+
+def test_documents_become_previews(processes: Processes, database: Database, tmp_path: Path) -> None:
+    processes.relay(ready=False)
+    processes.worker(ready=False)
+    team = Team(processes.portal().url, token_for(database, "red")[0], tmp_path)
+    previews = tmp_path / "previews"
+    done = team.submit(*sample_documents(), "--wait", "--json", "--previews", previews, "--timeout", "50")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [job["status"] for job in told["jobs"]] == ["succeeded"] * 4
+    assert sorted(told["previews"]) == sorted(str(file) for file in previews.iterdir())
+    for file in previews.iterdir():
+        with Image.open(file) as image:
+            assert image.format == "PNG"
+    assert len([line for line in processes.renders() if line["phase"] == "end"]) == 4
