@@ -1,5 +1,6 @@
 """A Valkey of these tests' own, which they may kill and start again, and a clock that they move."""
 
+import signal
 import socket
 import subprocess
 import time
@@ -60,6 +61,15 @@ class Server:
             else:
                 client.close()
                 return
+
+    def freeze(self) -> None:
+        """SIGSTOP: connections stay open, nothing answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
 
     def stop(self) -> None:
         if self.process is not None:
