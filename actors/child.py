@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing import connection, forkserver, resource_tracker
+from multiprocessing import connection, forkserver, resource_tracker, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -71,6 +71,8 @@ class RendererChild:
             with theirs, _STARTING:
                 _ensure_fork_server()
                 self._process.start()
+            # `multiprocessing` waits at exit for every child, and these do not heed its SIGTERM.
+            self._at_exit = util.Finalize(self, _kill, args=[self.pid], exitpriority=0)
             read_frame(self._socket, max_payload=0, deadline=time.monotonic() + START_SECONDS)
         except (OSError, EOFError, ValueError) as error:
             self.close()
@@ -123,14 +125,7 @@ class RendererChild:
         """End the child and everything it started; from any thread, also when it is gone already."""
         with self._ending:
             if not self._closed and self.pid:
-                self._kill_group()
-
-    def _kill_group(self) -> None:
-        try:
-            os.killpg(self.pid, signal.SIGKILL)
-        except ProcessLookupError:  # it has not made its group yet, or is gone with all of it
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                _kill(self.pid)
 
     def close(self) -> int | None:
         """End the child and collect it; return its exit code (negative: the signal), None if unknown."""
@@ -141,14 +136,24 @@ class RendererChild:
                 return self.exit_code
             # What crashed has an exit code to tell, and who is idle ends by itself now: wait before killing.
             connection.wait([self._process.sentinel], timeout=GRACE_SECONDS)
-            self._kill_group()  # also what it started and left behind
+            _kill(self.pid)  # also what it started and left behind
             if connection.wait([self._process.sentinel], timeout=REAP_SECONDS):
                 with _STARTING:
                     self._process.join(0)
                     self.exit_code = self._process.exitcode
                     self._process.close()
                 self._closed = True
+                self._at_exit.cancel()
         return self.exit_code
+
+
+def _kill(pid: int) -> None:
+    """Kill the process group of a child."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:  # it has not made its group yet, or is gone with all of it
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def _ensure_fork_server() -> None:

@@ -108,3 +108,15 @@ def _reason(exit_code: int | None) -> str:
         return f"signal {-exit_code} ({signal.Signals(-exit_code).name})"
     except ValueError:
         return f"signal {-exit_code}"
+
+
+def metric_label(error_class: str) -> str:
+    """Return `error_class` if it is one of this module's, else `other`: a label's values are a closed set."""
+    return error_class if error_class in _LABELS else "other"
+
+
+def _names(root: type[RenderError]) -> set[str]:
+    return {root.__name__}.union(*(_names(kind) for kind in root.__subclasses__()))
+
+
+_LABELS = frozenset(_names(RenderError) | set(_STOP_CLASSES.values()))

@@ -27,9 +27,8 @@ from runtime.logs import get_logger
 
 log = get_logger(__name__)
 
-#: A tenth of the shortest time after which a worker may be taken for lost leaves room for trouble; and a
-#: cancelled render is to stop within two seconds.
-BEAT_SECONDS = 0.5
+#: A cancelled render is to stop within two seconds, and a worker may be taken for lost after two at least.
+BEAT_SECONDS = 1.0
 
 Key = tuple[UUID, int, int]  # job, dispatch number, attempt
 

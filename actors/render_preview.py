@@ -12,7 +12,14 @@ from psycopg_pool import ConnectionPool
 from actors import simulate
 from actors.child import Renderers
 from actors.decide import Decision, decide
-from actors.errors import ArtifactNotStored, DocumentMissing, RenderError, RenderStopped, Stop
+from actors.errors import (
+    ArtifactNotStored,
+    DocumentMissing,
+    RenderError,
+    RenderStopped,
+    Stop,
+    metric_label,
+)
 from actors.gate import Gate
 from actors.not_yet import Patience
 from actors.render_log import RenderLog
@@ -186,6 +193,7 @@ class Previews:
             base_ms=self._settings.backoff_base_ms,
             cap_ms=self._settings.backoff_cap_ms,
         )
+        metrics.count("render_errors_total", error=metric_label(decision.error_class))
         if not isinstance(error, RenderError):  # a fault of this program: say where
             log.error("unexpected error", job=str(claim.job), exc_info=error)
         # Not the error's text: it may quote the document. It is in the events, for who may read those.

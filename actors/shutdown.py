@@ -8,9 +8,12 @@
 """
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from threading import Event, Thread
+from types import FrameType
+from typing import Any
 
 from actors.errors import Stop
 from actors.gate import Gate
@@ -26,6 +29,28 @@ LAST_SECONDS = 5.0
 #: dispatches that are over.
 LEAVE_SECONDS = 15.0
 _LOOK_SECONDS = 0.05
+
+
+def once_only(*signals: signal.Signals) -> None:
+    """Let the present handlers of these signals act once, together.
+
+    Dramatiq takes a second signal for impatience and drops what runs. But whoever stops a whole process
+    group or container signals this process as Dramatiq's main process does: twice, and means it once.
+    To end it at once there is SIGKILL. Call from the main thread.
+    """
+    heard = Event()
+
+    def guarded(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
+        def handle(number: int, frame: FrameType | None) -> None:
+            if not heard.is_set():
+                heard.set()
+                handler(number, frame)
+
+        return handle
+
+    for number in signals:
+        if callable(handler := signal.getsignal(number)):
+            signal.signal(number, guarded(handler))
 
 
 class Shutdown:

@@ -6,6 +6,7 @@
 - after shutdown: the worker's row goes, connections are closed.
 """
 
+import signal
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +29,7 @@ from actors.render_log import RenderLog
 from actors.render_preview import AWAY_MS, Previews
 from actors.renderer import Limits
 from actors.running import Running
-from actors.shutdown import Shutdown
+from actors.shutdown import Shutdown, once_only
 from actors.steward import Steward
 from broker.client import redis_client
 from broker.delivery import Delivery
@@ -82,6 +83,7 @@ class WorkerProcess(Middleware):
         if not isinstance(broker, LaneBroker):
             die(f"oncommit's workers need a LaneBroker, not {type(broker).__name__}")
         try:
+            once_only(signal.SIGTERM, signal.SIGHUP)
             self._parts = self._build(broker, worker.worker_threads)
         except Exception as error:  # noqa: BLE001 -- see above
             die("the worker cannot start", error=error)

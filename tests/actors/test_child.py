@@ -263,6 +263,32 @@ def test_a_child_does_not_outlive_its_worker_even_in_the_middle_of_a_render(
     eventually(lambda: not psutil.pid_exists(pid), timeout=5, describe="the child ends with its worker")
 
 
+LEAVING = """
+import sys
+from actors.child import RendererChild
+from actors.renderer import Limits
+if __name__ == "__main__":
+    child = RendererChild(Limits(128 << 20, 1 << 20))
+    print(child.pid, flush=True)
+    sys.exit(3)
+"""
+
+
+def test_a_process_that_leaves_without_closing_its_children_does_not_wait_for_them(tmp_path: Path) -> None:
+    script = tmp_path / "leaving.py"
+    script.write_text(LEAVING)
+    ended = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=20,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert ended.returncode == 3
+    eventually(lambda: not psutil.pid_exists(int(ended.stdout)), timeout=5)
+
+
 def test_a_stop_that_signals_every_process_leaves_children_their_grace(document: Path) -> None:
     renderers = Renderers(LIMITS)
     renderers.warm_up(1)

@@ -1,5 +1,6 @@
 """A team with documents, its jobs as the database sees them, and a relay of the tests' own."""
 
+import contextlib
 import hashlib
 import json
 import threading
@@ -11,10 +12,12 @@ from uuid import UUID, uuid4
 
 import psycopg
 from psycopg import sql
+from redis.exceptions import RedisError
 
 from broker.client import redis_client
-from broker.lanes import Lanes, Limit, Outgoing, Token
+from broker.lanes import Lanes, Limit, Outgoing, Token, TokenMismatch
 from db import control, outbox
+from db.errors import DatabaseError
 from db.jobs import Event, EventType, JobState, JobStatus, fold
 from runtime.blobs import BlobStore
 from support.waiting import eventually
@@ -145,6 +148,13 @@ class Pump:
         self._thread.start()
 
     def _run(self) -> None:
+        while not self._stopped.is_set():
+            # Servers come and go in these tests; whatever happened, begin anew.
+            with contextlib.suppress(psycopg.Error, DatabaseError, RedisError, TokenMismatch):
+                self._reign()
+            self._stopped.wait(0.1)
+
+    def _reign(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as conn:
             epoch = control.next_epoch(conn)
             self.lanes.seize(epoch)
