@@ -9,11 +9,7 @@ import typer
 from rich.console import Console
 
 from ops.commands.who import AsJson
-from ops.demo.after import everything_flushed, redis_dies
-from ops.demo.before import before
 from ops.demo.claims import Act, facts, table
-from ops.demo.failed_commit import commit_fails
-from ops.demo.stage import staged
 from ops.signals import interrupt_on_termination
 
 # A pipe has no width, and a table cut to the 80 columns that are made up for it would lose words.
@@ -58,6 +54,12 @@ def perform(jobs: int, say: Callable[[str], None]) -> list[Act]:
         StartError, NoServerError, ...: as `Stack.start` does.
 
     """
+    # Not at the top: Dramatiq and redis-py take a quarter of a second that no other command needs.
+    from ops.demo.after import everything_flushed, redis_dies  # noqa: PLC0415
+    from ops.demo.before import before  # noqa: PLC0415
+    from ops.demo.failed_commit import commit_fails  # noqa: PLC0415
+    from ops.demo.stage import staged  # noqa: PLC0415
+
     say("setting the stage: servers of its own in a temporary folder")
     with staged(say) as stage:
         acts: list[Act] = []

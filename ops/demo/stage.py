@@ -169,7 +169,8 @@ def staged(say: Callable[[str], None]) -> Generator[Stage]:
 
 def _http(stack: Stack) -> httpx.Client:
     headers = {"Authorization": f"Bearer {stack.token}"}
-    return httpx.Client(base_url=stack.portals[0], headers=headers, timeout=ANSWER_SECONDS)
+    # trust_env: a proxy of the environment has no business on the loopback.
+    return httpx.Client(base_url=stack.portals[0], headers=headers, timeout=ANSWER_SECONDS, trust_env=False)
 
 
 @contextmanager

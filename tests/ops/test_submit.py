@@ -2,28 +2,32 @@
 
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from PIL import Image
+from psycopg import sql
 from rich.console import Console
 
 from db.jobs import JobStatus
 from ops.board import SHOWN_ROWS, Board, table
 from ops.delivery import STEM_BYTES, preview_name
 from ops.following import ROUND_JOBS, Followed, in_turn
+from ops.guardian import Guardian
 from ops.sample_documents import sample_documents
 from ops.submission import TITLE_CHARACTERS, Kind, Order, SubmissionError, papers
 from runtime.settings import PREFIX
-from support.postgres import Database
+from support.postgres import CREATE_FROM_TEMPLATE, DROP, TEMPLATE, Database, Server, kinds
 from support.processes import Processes
-from support.team import token_for
+from support.team import Client, House, rows
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +44,7 @@ def test_an_order_has_the_same_key_in_every_process_and_any_other_has_another() 
     keys = [ORDER.key(""), ORDER.key("again"), *(other.key("") for other in others)]
     assert len(set(keys)) == len(keys)
     # Pinned: a new version of the command resumes what an older one had begun.
-    assert ORDER.key("") == "submit-58bffe4797cf2bb3bf4e0a55c86f6d2e9c1ab7a50ff4ad3ba7cb9e91d2b38e0f"
+    assert ORDER.key("") == "submit-d1514b6fd710b94ddf90ae8f0c5e4a86544daf1ebc5055ad036863d34d2b87ca"
     assert all(key.isascii() and key.isprintable() and len(key) <= 255 for key in keys)
 
 
@@ -139,11 +143,13 @@ def test_a_preview_gets_a_name_that_stays_in_its_folder_and_is_its_own() -> None
 
 
 class Team:
-    """A team's `oncommit submit` against a running portal."""
+    """A new team's `oncommit submit` against a running portal."""
 
-    def __init__(self, url: str, token: str, folder: Path) -> None:
+    def __init__(self, client: Client, folder: Path) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        self.env = {**clean, "PYTHONPATH": str(ROOT), "ONCOMMIT_URL": url, "ONCOMMIT_TOKEN": token}
+        reach = {"ONCOMMIT_URL": client.url, "ONCOMMIT_TOKEN": client.token}
+        self.env = {**clean, "PYTHONPATH": str(ROOT), **reach}
+        self.client = client
         self.folder = folder
 
     def command(self, *arguments: str | Path) -> list[str]:
@@ -160,32 +166,52 @@ class Team:
             timeout=60,
         )
 
-    def write(self, names: Sequence[str]) -> Path:
+    def write(self, *names: str) -> Path:
         folder = self.folder / "papers"
-        folder.mkdir(exist_ok=True)
+        folder.mkdir()
         for name in names:
             (folder / name).write_text(f"content of {name}\n")
         return folder
 
+    @property
+    def jobs(self) -> int:
+        return rows(self.client)["jobs"]
+
+
+# A client sees no difference between the servers.
+ONE_SERVER = pytest.mark.parametrize("session_server", kinds()[0][-1:], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def house(
+    session_server: Server, guardian: Guardian, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[House]:
+    """A portal for the tests of this module; it takes 1,000 bytes, and nobody renders for it."""
+    session_server.start()
+    name = f"t_{secrets.token_hex(6)}"
+    with session_server.connect() as conn:
+        conn.execute(CREATE_FROM_TEMPLATE.format(sql.Identifier(name), sql.Identifier(TEMPLATE)))
+    with session_server.connect(name) as admin:
+        database = Database(session_server, name, admin, f"slot_{name}")
+        nowhere: Any = SimpleNamespace(url="redis://127.0.0.1:1/0")
+        processes = Processes(tmp_path_factory.mktemp("house"), guardian, database, nowhere)
+        yield House(database, processes.portal(ONCOMMIT_MAX_DOCUMENT_BYTES="1000"), processes)
+        processes.close()
+    with session_server.connect() as conn:
+        conn.execute(DROP.format(sql.Identifier(name)))
+
 
 @pytest.fixture
-def team(processes: Processes, database: Database, tmp_path: Path) -> Team:
-    """A team and its portal, which takes 1,000 bytes and has no Redis, relay or worker beside it."""
-    portal = processes.portal(ONCOMMIT_MAX_DOCUMENT_BYTES="1000")
-    token, _ = token_for(database, "red")
-    return Team(portal.url, token, tmp_path)
+def team(house: House, tmp_path: Path) -> Iterator[Team]:
+    """A new team of that portal."""
+    client = house.client()
+    yield Team(client, tmp_path)
+    client.http.close()
 
 
-def jobs_in(database: Database) -> int:
-    row = database.admin.execute("SELECT count(*) FROM jobs").fetchone()
-    assert row is not None
-    return int(row[0])
-
-
-def test_the_same_command_again_gives_the_same_jobs_and_a_run_id_new_ones(
-    team: Team, database: Database
-) -> None:
-    folder = team.write(["a.txt", "b.txt"])
+@ONE_SERVER
+def test_the_same_command_again_gives_the_same_jobs_and_a_run_id_new_ones(team: Team) -> None:
+    folder = team.write("a.txt", "b.txt")
     both = ("--kind", "page", "--kind", "thumbnail", "--json")
     first, again, other = (team.submit(folder, *both, *more) for more in ((), (), ("--run-id", "second")))
     assert (first.returncode, again.returncode, other.returncode) == (0, 0, 0), first.stderr + again.stderr
@@ -195,22 +221,24 @@ def test_the_same_command_again_gives_the_same_jobs_and_a_run_id_new_ones(
     assert ids[0].isdisjoint(ids[2])
     assert all(job["replayed"] for job in json.loads(again.stdout)["jobs"])
     assert not any(job["replayed"] for job in json.loads(first.stdout)["jobs"])
-    assert jobs_in(database) == 8
+    assert team.jobs == 8
 
 
-def test_a_file_that_is_refused_does_not_keep_the_others_out(team: Team, database: Database) -> None:
-    folder = team.write(["good.txt"])
+@ONE_SERVER
+def test_a_file_that_is_refused_does_not_keep_the_others_out(team: Team) -> None:
+    folder = team.write("good.txt")
     (folder / "large.txt").write_bytes(b"x" * 1001)
     (folder / "secret.txt").symlink_to("nowhere")
     done = team.submit(folder)
     assert done.returncode == 1
     assert "large.txt: 413" in done.stderr
     assert "good.txt" in done.stdout
-    assert jobs_in(database) == 1
+    assert team.jobs == 1
 
 
+@ONE_SERVER
 def test_a_wrong_token_is_one_line_that_says_what_to_do(team: Team) -> None:
-    folder = team.write(["a.txt"])
+    folder = team.write("a.txt")
     done = team.submit(folder, ONCOMMIT_TOKEN="oc_wrong")
     assert done.returncode == 1
     assert "401" in done.stderr
@@ -219,47 +247,54 @@ def test_a_wrong_token_is_one_line_that_says_what_to_do(team: Team) -> None:
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_the_token_may_lie_in_a_file(team: Team, database: Database) -> None:
-    folder = team.write(["a.txt"])
+@ONE_SERVER
+def test_the_token_may_lie_in_a_file(team: Team) -> None:
+    folder = team.write("a.txt")
     file = team.folder / "token"
     file.write_text(team.env.pop("ONCOMMIT_TOKEN") + "\n")
     assert team.submit(folder, ONCOMMIT_TOKEN_FILE=str(file)).returncode == 0
-    assert jobs_in(database) == 1
+    assert team.jobs == 1
     assert team.submit(folder, ONCOMMIT_TOKEN_FILE="nowhere").returncode == 2
 
 
-def test_an_interrupted_submission_is_completed_by_the_same_command(team: Team, database: Database) -> None:
-    names = [f"{n:03}.txt" for n in range(150)]
-    folder = team.write(names)
+@ONE_SERVER
+def test_an_interrupted_submission_is_completed_by_the_same_command(team: Team) -> None:
+    names = [f"{n:03}.txt" for n in range(100)]
+    folder = team.write(*names)
     process = subprocess.Popen(team.command(folder), env=team.env, stdout=subprocess.DEVNULL)
-    eventually(lambda: jobs_in(database) > 0, every=0.002, describe="the first job")
+    eventually(lambda: team.jobs > 0, every=0.002, describe="the first job")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    before = jobs_in(database)
+    before = team.jobs
     done = team.submit(folder, "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)["jobs"]
-    assert len({job["id"] for job in told}) == jobs_in(database) == len(names)
+    assert len({job["id"] for job in told}) == team.jobs == len(names)
     assert before <= sum(job["replayed"] for job in told) < len(names)
 
 
+@ONE_SERVER
 def test_waiting_ends_by_itself_and_tells_what_has_not_ended(team: Team) -> None:
-    done = team.submit(team.write(["a.txt"]), "--wait", "--timeout", "0")
+    done = team.submit(team.write("a.txt"), "--wait", "--timeout", "0")
     assert done.returncode == 1
     assert "0 of 1 succeeded" in done.stderr
     assert "still queued" in done.stderr
 
 
+@ONE_SERVER
 def test_nobody_at_the_address_ends_with_the_patience(team: Team) -> None:
-    done = team.submit(team.write(["a.txt"]), "--url", "http://127.0.0.1:1", "--patience", "0")
+    done = team.submit(team.write("a.txt"), "--url", "http://127.0.0.1:1", "--patience", "0")
     assert done.returncode == 1
     assert "no portal answers at http://127.0.0.1:1" in done.stderr
 
 
+@ONE_SERVER
 def test_documents_become_previews(processes: Processes, database: Database, tmp_path: Path) -> None:
     processes.relay(ready=False)
     processes.worker(ready=False)
-    team = Team(processes.portal().url, token_for(database, "red")[0], tmp_path)
+    client = House(database, processes.portal(), processes).client()
+    client.http.close()
+    team = Team(client, tmp_path)
     previews = tmp_path / "previews"
     done = team.submit(*sample_documents(), "--wait", "--json", "--previews", previews, "--timeout", "50")
     assert done.returncode == 0, done.stderr
