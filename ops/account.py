@@ -65,10 +65,16 @@ def servers_account() -> Account:
     """Return the account for PostgreSQL and Valkey: this process's own, or an unprivileged one when root.
 
     Raises:
-        NoAccountError: this is root and the machine knows none of the candidates.
+        NoAccountError: this is root and the machine knows none of the candidates, or a uid without a name.
 
     """
     if os.geteuid() != 0:
+        try:
+            pwd.getpwuid(os.geteuid())
+        except KeyError:
+            raise NoAccountError(
+                f"PostgreSQL needs a name for uid {os.geteuid()}: add it to /etc/passwd, or run as another user"
+            ) from None
         return Account(os.geteuid(), os.getegid(), other=False)
     for name in CANDIDATES:
         try:
