@@ -30,7 +30,7 @@ def team(admin: psycopg.Connection[Any]) -> str:
 @pytest.fixture
 def worker(database: Any) -> Iterator[psycopg.Connection[Any]]:
     """A connection as oncommit_worker."""
-    with connect(database.dsn("oncommit_worker"), "test worker") as conn:
+    with connect(database.dsn("worker"), "test worker") as conn:
         yield conn
 
 
