@@ -82,9 +82,9 @@ async def get_job_events(
     request: Request, job_id: str, query: Annotated[EventQuery, Query()], caller: Reader
 ) -> Response:
     """Answer the job's events: as JSON, or as a stream to a client that accepts `text/event-stream`."""
+    after = _last_event_id(request, query.after, MAX_SEQ)
     job = await known_job(request, caller.team, job_id)
     if _wants_stream(request):
-        after = _last_event_id(request, query.after, MAX_SEQ)
         if job.terminal and after >= job.version:
             return Response(status_code=204)
         return _stream(portal(request).streams, "job", job.id, after, caller.token)
@@ -109,10 +109,10 @@ async def get_batch_events(request: Request, batch_id: str, caller: Reader) -> R
     An event's id is the number of events that the batch's jobs have had. Several changes between two
     looks are one event: it shows the state, and nothing is lost by missing one.
     """
+    after = _last_event_id(request, 0, MAX_EVENTS)
     batch = await known_batch(request, caller.team, batch_id)
     if not _wants_stream(request):
         return as_json(batch_json(batch))
-    after = _last_event_id(request, 0, MAX_EVENTS)
     if batch.finished and after >= batch.events:
         return Response(status_code=204)
     return _stream(portal(request).streams, "batch", batch.id, after, caller.token)

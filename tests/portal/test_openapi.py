@@ -1,0 +1,61 @@
+"""A stranger with nothing but the OpenAPI page: schemathesis asks everything that it describes."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from portal.answers import ALWAYS
+from portal.problems import TABLE
+from support.team import Client, House
+
+CONFIG = """
+workers = 2
+[phases.stateful]
+enabled = false
+[phases.coverage]
+enabled = true
+[checks.positive_data_acceptance]
+# 422: the document that it made up is unknown to the team, which no schema can say.
+expected-statuses = ["2xx", "401", "403", "404", "409", "422", "429", "503"]
+[checks.negative_data_rejection]
+expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "415", "422", "429", "431"]
+[checks.missing_required_header]
+expected-statuses = ["400", "401", "403", "415", "422"]
+"""
+
+
+def test_schemathesis_finds_nothing(client: Client, house: House, tmp_path: Path) -> None:
+    digest = client.put()
+    job = client.post({"document": digest, "kind": "page"}).json()
+    client.post({"jobs": [{"document": digest, "kind": "page"}]}, path="/v1/batches")
+    config = tmp_path / "schemathesis.toml"
+    config.write_text(CONFIG, encoding="utf-8")
+    run = subprocess.run(
+        [
+            Path(sys.executable).with_name("schemathesis"), "--config-file", config, "run",
+            f"{client.url}/openapi.json", "--header", f"Authorization: Bearer {client.token}",
+            "--max-examples", "15", "--seed", "1", "--checks", "all", "--no-color",
+            "--exclude-path-regex", "^/(livez|readyz|metrics|problems)$",
+        ],
+        check=False, capture_output=True, text=True, timeout=170, cwd=tmp_path,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
+    assert "No issues found" in run.stdout or "passed" in run.stdout
+    assert house.portal.running
+    assert client.http.get(job["links"]["self"]).status_code == 200
+
+
+def test_the_page_of_problems_names_every_problem(client: Client) -> None:
+    told = client.http.get("/problems").json()["problems"]
+    assert [row["type"] for row in told] == [f"/problems/{kind.slug}" for kind in TABLE]
+    assert set(ALWAYS) <= {kind.slug for kind in TABLE}
+
+
+def test_openapi_declares_success_and_problems_of_every_route(client: Client) -> None:
+    schema = client.http.get("/openapi.json").json()
+    for path, item in schema["paths"].items():
+        for method, operation in item.items():
+            assert operation["summary"], (method, path)
+            if path.startswith("/v1"):
+                assert {"401", "403", "429", "503"} <= set(operation["responses"]), (method, path)
+                assert operation["security"], (method, path)
