@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -32,7 +32,13 @@ def demo(jobs: Jobs = 200, *, as_json: AsJson = False) -> None:
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    told = facts(acts) | {"seconds": round(time.monotonic() - started, 3)}
+    if not tell(acts, time.monotonic() - started, as_json=as_json):
+        raise typer.Exit(1)
+
+
+def tell(acts: Sequence[Act], seconds: float, *, as_json: bool) -> bool:
+    """Print what was measured; return whether everything held."""
+    told = facts(acts) | {"seconds": round(seconds, 3)}
     if as_json:
         typer.echo(json.dumps(told))
     else:
@@ -41,10 +47,9 @@ def demo(jobs: Jobs = 200, *, as_json: AsJson = False) -> None:
             console = Console(width=PIPE_COLUMNS)
         console.print(table(acts))
         console.print(
-            f"{'Everything held' if told['held'] else 'NOT everything held'}, {told['seconds']:.0f} s in all."
+            f"{'Everything held' if told['held'] else 'NOT everything held'}, {seconds:.0f} s in all."
         )
-    if not told["held"]:
-        raise typer.Exit(1)
+    return bool(told["held"])
 
 
 def perform(jobs: int, say: Callable[[str], None]) -> list[Act]:
