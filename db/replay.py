@@ -79,15 +79,16 @@ SELECT team, kind, error_class, count(*) AS jobs, min(finished_at) AS oldest, ma
            AND (%(error)s::text IS NULL OR error_class = %(error)s)
            AND (%(at)s::timestamptz IS NULL OR finished_at >= %(at)s)
            AND (%(age)s::interval IS NULL OR finished_at >= clock_timestamp() - %(age)s)
+           AND (%(before)s::timestamptz IS NULL OR finished_at < %(before)s)
          ORDER BY team, finished_at, id LIMIT %(most)s) planned
  GROUP BY team, kind, error_class ORDER BY team, kind, error_class
 """
 
 
-def plan(conn: Connection[Any], wanted: Filter) -> list[dict[str, Any]]:
+def plan(conn: Connection[Any], wanted: Filter, before: datetime | None = None) -> list[dict[str, Any]]:
     """Return what a replay would take now: jobs by team, kind and error class. Changes nothing."""
     with translated(), conn.cursor(row_factory=dict_row) as cursor:
-        return cursor.execute(PLAN, wanted.parameters()).fetchall()
+        return cursor.execute(PLAN, wanted.parameters() | {"before": before}).fetchall()
 
 
 BEGIN = """
@@ -112,10 +113,13 @@ def begin(conn: Connection[Any], wanted: Filter, *, afresh: bool, who: str, reas
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run: it takes what was dead `before`, at most `most`, and has replayed `done`."""
+    """A run: it takes what matches and was dead `before`, at most `most`, and has replayed `done`."""
 
     id: UUID
-    asked: dict[str, Any]
+    team: str | None
+    kind: str | None
+    error_class: str | None
+    since: datetime | None
     before: datetime
     most: int | None
     done: int
@@ -124,9 +128,16 @@ class Run:
     begun_at: datetime
     finished_at: datetime | None
 
+    @property
+    def left(self) -> Filter:
+        """What is still to be replayed, together with `before`."""
+        most = None if self.most is None else self.most - self.done
+        return Filter(self.team, self.kind, self.error_class, self.since, most)
+
 
 RUN = """
-SELECT id, asked, before, most, done, who, reason, begun_at, finished_at FROM operator_replays WHERE id = %s
+SELECT id, team, kind, error_class, since, before, most, done, who, reason, begun_at, finished_at
+  FROM operator_replays WHERE id = %s
 """
 
 

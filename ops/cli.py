@@ -1,6 +1,7 @@
 """The `oncommit` command: the operator's hands. Each sub-command is a module of `ops.commands`.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says what to do; 2 wrong usage.
+Exit codes: 0 done; 1 it could not be done, one line on stderr says what to do; 2 wrong usage; 3 a time
+limit was reached.
 """
 
 import sys
@@ -15,10 +16,27 @@ from db.migrate import MigrationError
 from ops.account import NoAccountError
 from ops.binaries import NoServerError
 from ops.client import PortalError
-from ops.commands import config, demo, migrate, run, submit, teams, tokens, up
+from ops.commands import (
+    artifacts,
+    config,
+    dead,
+    demo,
+    dispatch,
+    jobs,
+    lists,
+    migrate,
+    prune,
+    run,
+    submit,
+    teams,
+    tokens,
+    up,
+)
+from ops.commands.acts import EXIT_CODES
 from ops.home import HomeError
 from ops.ports import NoPortError
 from ops.processes import StartError
+from ops.verifying import NoStoreError, RepairError
 from runtime.logs import redact
 from runtime.settings import SettingsError
 
@@ -32,12 +50,15 @@ TOLD = (
     NoPortError,
     StartError,
     PortalError,
+    NoStoreError,
+    RepairError,
 )
 
 app = typer.Typer(
     name="oncommit",
     help="Dispatch of accepted work: a job exists the moment its rows commit.",
     no_args_is_help=True,
+    epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -49,6 +70,14 @@ app.command()(submit.submit)
 app.command()(demo.demo)
 app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")
+app.add_typer(jobs.app, name="jobs")
+app.add_typer(dead.app, name="dead")
+app.add_typer(dispatch.app, name="dispatch")
+app.add_typer(artifacts.app, name="artifacts")
+app.add_typer(lists.quarantine, name="quarantine")
+app.add_typer(lists.workers, name="workers")
+app.add_typer(lists.actions, name="actions")
+app.command(epilog=EXIT_CODES)(prune.prune)
 
 
 def _print_version(wanted: bool) -> None:

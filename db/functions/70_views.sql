@@ -44,7 +44,7 @@ CREATE VIEW operator_workers AS
 CREATE VIEW operator_queues AS SELECT name FROM queues;
 
 CREATE VIEW operator_replays AS
-  SELECT id, asked, before, most, done, who, reason, begun_at, finished_at FROM replay_runs;
+  SELECT id, team, kind, error_class, since, before, most, done, who, reason, begun_at, finished_at FROM replay_runs;
 
 CREATE VIEW operator_audit AS SELECT id, at, who, action, reason, target FROM operator_actions;
 

@@ -4,11 +4,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
-from db import operate
+from db import operate, oversight
 from db.operate import TokenOrder, UnknownTeam
+from ops import show
+from ops.commands.acts import EXIT_CODES, TROUBLE, MaybeReason, Team, operator_connection
 from ops.commands.who import AsJson, Who
 from runtime.settings import settings
 
@@ -59,3 +62,43 @@ def create(
         return
     typer.echo(token)  # alone on standard output: TOKEN=$(oncommit tokens create ...)
     typer.echo(f"token {token_id} of team {team}; it is not shown again", err=True)
+
+
+@app.command("list", epilog=EXIT_CODES)
+def list_(
+    *,
+    team: Team = None,
+    every: Annotated[bool, typer.Option("--all", help="also revoked and expired ones")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List tokens by id; the tokens themselves are kept nowhere.
+
+    Example: oncommit tokens list --team red
+    """
+    with operator_connection() as conn:
+        rows = oversight.tokens(conn, team=team, every=every)
+    columns = ("id", "team", "scopes", "label", "created_at", "expires_at", "revoked_at")
+    show.tell_rows(rows, columns, as_json=as_json, none="no token in force" if not every else "no token")
+
+
+@app.command(epilog=EXIT_CODES)
+def revoke(
+    token: Annotated[UUID, typer.Argument(metavar="ID", help="as `tokens list` shows it")],
+    *,
+    reason: MaybeReason = None,
+    who: Who,
+    as_json: AsJson = False,
+) -> None:
+    """Revoke a token for good; portals refuse it within seconds.
+
+    Example: oncommit tokens revoke 0b0c6f3a-3f0e-4a39-93a3-8d0c5f3f6a11 --reason "it was in a log"
+    """
+    with operator_connection() as conn:
+        changed = operate.revoke(conn, token, who=who, reason=reason or "")
+        known = changed or any(row["id"] == token for row in oversight.tokens(conn, team=None, every=True))
+    if as_json:
+        show.tell_json({"id": token, "outcome": "revoked" if changed else "already" if known else "unknown"})
+    else:
+        typer.echo(f"{token}: {'revoked' if changed else 'was revoked already' if known else 'is no token'}")
+    if not known:
+        raise typer.Exit(TROUBLE)

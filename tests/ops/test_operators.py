@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -23,7 +23,8 @@ DIGEST = "sha256:" + "0" * 64
 WHY = ("--reason", "the printer is back")
 
 ACCEPT = """
-SELECT outcome FROM accept_jobs(%(team)s, gen_random_uuid()::text, decode(repeat('66', 32), 'hex'), %(batch)s, false,
+SELECT outcome FROM accept_jobs(
+  %(team)s, gen_random_uuid()::text, decode(repeat('66', 32), 'hex'), %(batch)s, false,
   %(ids)s::uuid[], array_fill(%(kind)s::text, ARRAY[%(n)s]), array_fill(%(digest)s::text, ARRAY[%(n)s]),
   array_fill('secret title'::text, ARRAY[%(n)s]), array_fill(5::smallint, ARRAY[%(n)s]),
   array_fill(1, ARRAY[%(n)s]), array_fill(NULL::text, ARRAY[%(n)s]), NULL, 'test')
@@ -43,7 +44,7 @@ WITH j AS (
 DELETE FROM outbox o USING j WHERE o.message_id = preview_message_id(j.team, j.id, j.dispatch_no)
 """
 CLAIM = "SELECT outcome FROM claim_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1])"
-FINISH = "SELECT outcome FROM finish_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1], ARRAY[1], ARRAY[%s], ARRAY[%s]::bigint[])"
+FINISH = "SELECT finish_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1], ARRAY[1], ARRAY[%s], ARRAY[%s]::bigint[])"
 REPLAYS = "SELECT job, count(*) FROM job_events WHERE type = 'replayed' GROUP BY job"
 
 
@@ -285,7 +286,7 @@ def test_status_counts_from_postgresql_and_says_when_redis_does_not_answer(
 
 
 @pytest.fixture
-def busy(desk: Desk) -> Iterator[tuple[UUID, UUID]]:
+def busy(desk: Desk) -> tuple[UUID, UUID]:
     """A job that is being rendered, beside one that waits and one that retries later."""
     running, retrying, _ = (desk.accept()[0] for _ in range(3))
     worker = uuid4()
@@ -294,12 +295,11 @@ def busy(desk: Desk) -> Iterator[tuple[UUID, UUID]]:
     desk.admin.execute("UPDATE jobs SET max_attempts = 2 WHERE id = %s", [retrying])
     end = "SELECT end_claim(%s, %s, 1, 1, 'failed', 'X', 'x', 1800000, true, 'w')"
     assert desk.admin.execute(end, [worker, retrying]).fetchone() == ("done",)
-    yield worker, running
+    return worker, running
 
 
-def test_a_drain_stops_at_its_limit_with_code_3_and_says_what_remains(
-    desk: Desk, busy: tuple[UUID, UUID]
-) -> None:
+@pytest.mark.usefixtures("busy")
+def test_a_drain_stops_at_its_limit_with_code_3_and_says_what_remains(desk: Desk) -> None:
     done = desk.run("dispatch", "drain", "--timeout", "0.5", "--json", *WHY)
     assert done.returncode == 3
     told = json.loads(done.stdout)
@@ -329,7 +329,8 @@ def test_a_drain_ends_when_nothing_runs_and_does_not_wait_for_retries(
     assert [row["status"] for row in json.loads(out)["remaining"]] == ["queued", "retrying"]
 
 
-def test_a_killed_drain_leaves_a_pause_that_status_shows(desk: Desk, busy: tuple[UUID, UUID]) -> None:
+@pytest.mark.usefixtures("busy")
+def test_a_killed_drain_leaves_a_pause_that_status_shows(desk: Desk) -> None:
     started = desk.start("dispatch", "drain", "--timeout", "60", "--who", "operator:eve", *WHY)
     eventually(lambda: desk.json("dispatch", "status")["paused"])
     started.kill()
@@ -403,7 +404,8 @@ def test_the_viewer_is_told_that_it_may_not(desk: Desk) -> None:
 def test_every_command_has_help_with_an_example_and_the_exit_codes(desk: Desk) -> None:
     groups = {
         "jobs": ["list", "show", "cancel"], "dead": ["list", "show", "replay"],
-        "dispatch": ["pause", "resume", "status", "drain"], "teams": ["list", "set"], "tokens": ["list", "revoke"],
+        "dispatch": ["pause", "resume", "status", "drain"], "teams": ["list", "set"],
+        "tokens": ["list", "revoke"],
         "artifacts": ["verify"], "quarantine": ["list"], "workers": ["list"], "actions": ["list"],
     }  # fmt: skip
     for group, commands in groups.items():
