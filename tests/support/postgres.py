@@ -6,7 +6,8 @@ import secrets
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -241,9 +242,9 @@ def drop_slots(conn: psycopg.Connection, name: str) -> None:
         conn.execute("SELECT pg_drop_replication_slot(%s)", [slot])
 
 
-@pytest.fixture
-def database(server: Server) -> Iterator[Database]:
-    """Make an empty, migrated database of the test's own."""
+@contextmanager
+def new_database(server: Server) -> Generator[Database]:
+    """Make an empty, migrated database; at the end its slots are dropped and then itself."""
     name = f"t_{secrets.token_hex(6)}"
     with server.connect() as conn:
         conn.execute(CREATE_FROM_TEMPLATE.format(sql.Identifier(name), sql.Identifier(TEMPLATE)))
@@ -256,6 +257,13 @@ def database(server: Server) -> Iterator[Database]:
     with server.connect() as conn:
         drop_slots(conn, name)
         conn.execute(DROP.format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def database(server: Server) -> Iterator[Database]:
+    """Make an empty, migrated database of the test's own."""
+    with new_database(server) as found:
+        yield found
 
 
 def with_options(dsn: str, **settings: str) -> str:

@@ -1,0 +1,156 @@
+"""Faults of workers and of the portal: killed, frozen past the lease, stopped while they work."""
+
+import os
+import signal
+from contextlib import suppress
+
+from ..fault import Fault
+from ..world import LOST_SECONDS
+
+WORKERS = frozenset({"workers"})
+WORKER_PIDS = "SELECT pid FROM workers WHERE heartbeat_at > clock_timestamp() - interval '3 s'"
+
+
+class WorkerKilled(Fault):
+    """SIGKILL of a worker and everything it started."""
+
+    name = "worker-killed"
+    touches = WORKERS
+    interrupts = True
+    hold_seconds = (0.0, 1.0)
+
+    def inject(self) -> None:
+        self.rng.choice(self.world.of("worker")).kill()
+
+
+class WorkerProcessKilled(Fault):
+    """SIGKILL of the worker process only, as the kernel does when memory is short."""
+
+    name = "worker-process-killed"
+    touches = WORKERS
+    interrupts = True
+    hold_seconds = (0.0, 1.0)
+
+    def inject(self) -> None:
+        for worker in self.world.of("worker"):
+            worker.expected = True
+        pids = sorted(pid for (pid,) in self.world.admin.execute(WORKER_PIDS).fetchall())
+        if pids:
+            with suppress(ProcessLookupError):
+                os.kill(self.rng.choice(pids), signal.SIGKILL)
+
+
+class WorkerFrozen(Fault):
+    """SIGSTOP until others have taken its jobs; then it wakes up, and goes on with them."""
+
+    name = "worker-frozen"
+    touches = WORKERS
+    interrupts = True
+    hold_seconds = (LOST_SECONDS + 1, LOST_SECONDS + 4)
+
+    def inject(self) -> None:
+        self._frozen = self.rng.choice(self.world.of("worker"))
+        self._frozen.running.freeze()
+
+    def heal(self) -> None:
+        self._frozen.running.thaw()
+
+
+class WorkerStopped(Fault):
+    """SIGTERM with a grace shorter than some renders."""
+
+    name = "worker-stopped"
+    touches = WORKERS
+    interrupts = True
+
+    def inject(self) -> None:
+        self.rng.choice(self.world.of("worker")).signal(signal.SIGTERM)
+
+
+class WorkersStopped(Fault):
+    """SIGTERM to every worker, as a deployment in a hurry does."""
+
+    name = "workers-stopped"
+    touches = WORKERS
+    interrupts = True
+
+    def inject(self) -> None:
+        for worker in self.world.of("worker"):
+            worker.signal(signal.SIGTERM)
+
+
+class WorkerStoppedWithoutRedis(Fault):
+    """SIGTERM to a worker while Redis is gone."""
+
+    name = "worker-stopped-without-redis"
+    touches = frozenset({"workers", "redis"})
+    interrupts = True
+    hold_seconds = (2.0, 5.0)
+
+    def inject(self) -> None:
+        self.world.valkey.kill()
+        self.rng.choice(self.world.of("worker")).signal(signal.SIGTERM)
+
+    def heal(self) -> None:
+        self.world.valkey.start(empty=True)
+
+
+class PortalKilled(Fault):
+    """SIGKILL of the portal."""
+
+    name = "portal-killed"
+    touches = frozenset({"portal"})
+    hold_seconds = (0.0, 1.0)
+
+    def inject(self) -> None:
+        self.world.portal.kill()
+
+
+class PortalStopped(Fault):
+    """SIGTERM of the portal."""
+
+    name = "portal-stopped"
+    touches = frozenset({"portal"})
+    hold_seconds = (0.0, 1.0)
+
+    def inject(self) -> None:
+        self.world.portal.signal(signal.SIGTERM)
+
+
+class PortalKilledAfterCommit(Fault):
+    """The portal dies between the commit and the answer: the client has to find out."""
+
+    name = "portal-killed-after-commit"
+    touches = frozenset({"portal"})
+
+    def inject(self) -> None:
+        nth = self.rng.randint(1, 3)
+        self.world.portal.restart_with(ONCOMMIT_FAILPOINTS=f"accept.after_commit=kill@{nth}")
+
+
+class TeamPaused(Fault):
+    """An operator pauses a team."""
+
+    name = "team-paused"
+    touches = frozenset({"pause"})
+    hold_seconds = (1.0, 6.0)
+
+    def inject(self) -> None:
+        self.world.pause("paused", paused=True)
+
+    def heal(self) -> None:
+        self.world.pause("paused", paused=False)
+
+
+FAULTS: tuple[type[Fault], ...] = (
+    WorkerKilled,
+    WorkerProcessKilled,
+    WorkerFrozen,
+    WorkerStopped,
+    WorkersStopped,
+    WorkerStoppedWithoutRedis,
+    PortalKilled,
+    PortalStopped,
+    PortalKilledAfterCommit,
+    TeamPaused,
+)

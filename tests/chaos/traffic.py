@@ -1,0 +1,133 @@
+"""Traffic: clients that put documents and ask for previews until they get a definite answer.
+
+A client that hears nothing, a 5xx, a 409 or a 429 sends the same request under the same key again. So
+each key ends with exactly one 202, and names exactly one job or batch, whatever happens in between.
+"""
+
+import random
+import threading
+import time
+import uuid
+from typing import Any
+
+import httpx
+
+from .history import History
+from .world import TEAMS, World
+
+DOCUMENTS = 20  # of each team
+ANSWER_SECONDS = 4.0  # a client's patience with one try
+PAUSE_SECONDS = 0.3  # between two tries
+#: Longest time in which a request must come to a definite answer once nothing is broken any more.
+DEFINITE_SECONDS = 60.0
+AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+#: (share of jobs, what the renderer is told to do, most starts, status in the end)
+KINDS: tuple[tuple[int, dict[str, Any], int, str], ...] = (
+    (55, {}, 30, "succeeded"),
+    (25, {"sleep_ms": 300}, 30, "succeeded"),
+    (4, {"sleep_ms": 2000}, 30, "succeeded"),
+    (8, {"fail_first": 1}, 30, "succeeded"),
+    (4, {"crash": "child"}, 2, "dead"),
+    (4, {"fail_permanently": True}, 30, "dead"),
+)
+
+
+class Traffic:
+    """So many clients, each a thread with its own seed."""
+
+    def __init__(
+        self, world: World, history: History, seed: int, *, clients: int = 3, pace_seconds: float = 0.6
+    ) -> None:
+        self._world = world
+        self._history = history
+        self._pace_seconds = pace_seconds
+        self._stopped = threading.Event()
+        self._give_up_at = float("inf")
+        self._documents: dict[str, list[str]] = {}
+        self._clients = [
+            threading.Thread(target=self._run, args=[random.Random(f"{seed} client {n}")], daemon=True)
+            for n in range(clients)
+        ]
+
+    def start(self) -> None:
+        """Put the documents, then let the clients begin."""
+        with self._http() as http:
+            for team in TEAMS:
+                self._documents[team] = [
+                    self._put(http, team, f"{team} {self._history.began} {n}") for n in range(DOCUMENTS)
+                ]
+        for client in self._clients:
+            client.start()
+
+    def stop(self) -> None:
+        """Let no request begin, and wait until those under way are answered."""
+        self._give_up_at = time.monotonic() + DEFINITE_SECONDS
+        self._stopped.set()
+        for client in self._clients:
+            client.join(DEFINITE_SECONDS + 2 * ANSWER_SECONDS)
+
+    def post(self, team: str, jobs: list[dict[str, Any]], *, batch: bool = False) -> None:
+        """Send one request of the test's own, until it is answered."""
+        with self._http() as http:
+            self._until_answered(http, team, self._bodies(team, jobs), batch=batch)
+
+    def _bodies(self, team: str, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        documents = self._documents[team]
+        return [
+            {"document": documents[n % len(documents)], "kind": "page", **job} for n, job in enumerate(jobs)
+        ]
+
+    # -- one client
+
+    def _http(self) -> httpx.Client:
+        return httpx.Client(base_url=self._world.portal.running.url, timeout=ANSWER_SECONDS, trust_env=False)
+
+    def _put(self, http: httpx.Client, team: str, text: str) -> str:
+        headers = {"Authorization": f"Bearer {self._world.tokens[team]}"}
+        answer = http.put("/v1/documents", content=text.encode(), headers=headers)
+        answer.raise_for_status()
+        return str(answer.json()["document"])
+
+    def _run(self, rng: random.Random) -> None:
+        with self._http() as http:
+            while not self._stopped.is_set():
+                team = rng.choice(list(TEAMS))
+                batch = rng.random() < 0.15
+                size = rng.randint(2, 20) if batch else 1
+                self._until_answered(http, team, [self._job(rng, team) for _ in range(size)], batch=batch)
+                self._stopped.wait(rng.expovariate(1 / self._pace_seconds))
+
+    def _job(self, rng: random.Random, team: str) -> dict[str, Any]:
+        _, simulate, starts, _ = rng.choices(KINDS, [share for share, *_ in KINDS])[0]
+        job: dict[str, Any] = {
+            "document": rng.choice(self._documents[team]),
+            "kind": rng.choice(["page", "thumbnail"]),
+            "priority": rng.randint(0, 9),
+            "max_attempts": starts,
+        }
+        return {**job, "simulate": simulate} if simulate else job
+
+    def _until_answered(
+        self, http: httpx.Client, team: str, jobs: list[dict[str, Any]], *, batch: bool
+    ) -> None:
+        key, path = str(uuid.uuid4()), "/v1/batches" if batch else "/v1/jobs"
+        body = {"jobs": jobs} if batch else jobs[0]
+        headers = {"Authorization": f"Bearer {self._world.tokens[team]}", "Idempotency-Key": key}
+        tries = 0
+        while time.monotonic() < self._give_up_at:
+            tries += 1
+            self._history.add("request", key=key, team=team, path=path, jobs=len(jobs), tries=tries)
+            try:
+                answer = http.post(path, json=body, headers=headers)
+            except httpx.HTTPError as error:
+                self._history.add("no_answer", key=key, team=team, why=type(error).__name__)
+            else:
+                told = answer.json() if answer.content else {}
+                self._history.add(
+                    "answer", key=key, team=team, path=path, jobs=len(jobs), status=answer.status_code,
+                    id=told.get("id"), replayed="idempotent-replayed" in answer.headers,
+                )  # fmt: skip
+                if answer.status_code not in AGAIN:
+                    return
+            time.sleep(PAUSE_SECONDS)
+        self._history.add("gave_up", key=key, team=team)
