@@ -73,7 +73,7 @@ def servers_account() -> Account:
             pwd.getpwuid(os.geteuid())
         except KeyError:
             raise NoAccountError(
-                f"PostgreSQL needs a name for uid {os.geteuid()}: add it to /etc/passwd, or run as another user"
+                f"PostgreSQL needs a name for uid {os.geteuid()}: add one to /etc/passwd, or be another user"
             ) from None
         return Account(os.geteuid(), os.getegid(), other=False)
     for name in CANDIDATES:
