@@ -293,18 +293,19 @@ end
 -- requeue = back to the lane, not started. Only what this consumer holds. Returns the number of
 -- messages that became ready, and whether somebody has to look at the delayed ones.
 local function settle(q, consumer, verb, id, ms)
-  local score = call('ZSCORE', q.held .. consumer, id)
-  if not score then
+  local score = verb == 'requeue' and call('ZSCORE', q.held .. consumer, id)
+  if call('ZREM', q.held .. consumer, id) == 0 then
     return 0, false
   end
   local lane, soonest = lane_of(id), false
-  if verb == 'requeue' then
-    give_back(q, consumer, id, score)
-  else
-    unhold(q, consumer, id)
-    if verb == 'ack' then
-      call('HDEL', q.messages, id)
-    elseif call('HEXISTS', q.messages, id) == 1 then
+  call('HDEL', q.holder, id)
+  call('SREM', q.running .. lane, id)
+  if verb == 'ack' then
+    call('HDEL', q.messages, id)
+  elseif call('HEXISTS', q.messages, id) == 1 then
+    if score then
+      call('ZADD', q.lane .. lane, score, id)
+    else
       soonest = delay(q, id, ms)
     end
   end
@@ -506,11 +507,12 @@ function commands.fetch()
   end
   local reply = { 0 }
   local taken = take(q, consumer, n, reply)
-  if call('ZCARD', q.ring) == 0 then
+  local left = call('EXISTS', q.ring) == 1
+  if not left then
     call('DEL', q.wake)
+    reply[1] = more and 0 or wait_ms(q)
   end
-  reply[1] = more and 0 or wait_ms(q)
-  if taken >= n and (call('EXISTS', q.ring) == 1 or reply[1] < LONGEST_WAIT) then
+  if taken >= n and (left or reply[1] < LONGEST_WAIT) and call('LLEN', q.wake) == 0 then
     -- This consumer is busy now: another one has to take the rest, or to mind the clock.
     wake(q, math.max(1, ready - taken))
   end

@@ -315,6 +315,11 @@ class Lanes:
             lanes=lanes[:top],
         )
 
+    def eviction_policy(self) -> str:
+        """Return the server's maxmemory policy; anything but `noeviction` drops messages at will."""
+        memory: dict[str, Any] = cast("Any", self.client).info("memory")
+        return str(memory.get("maxmemory_policy", "unknown"))
+
     def purge(self, queue: str, lane: str | None = None) -> int:
         """Drop what waits or is delayed, of one lane or of all; in-flight messages stay. Return how many."""
         return int(self._call(_OTHER, "purge", queue, lane or ""))

@@ -103,8 +103,8 @@ class Link:
                 return
             try:
                 self._lanes.wait(self.queue, wait_ms)
-            except RedisError:
-                self._doubtful = True
+            except RedisError as error:
+                self._doubt(error)
                 raise
 
     @contextmanager
@@ -144,14 +144,17 @@ class Link:
                     self._say_held()
                 yield
             except RedisError as error:
-                if not self._doubtful:
-                    log.warning("Redis does not serve %s: %s", self.queue, error)
-                self._doubtful = True
+                self._doubt(error)
                 raise
             if self._doubtful:
                 self._doubtful = False
                 log.info("Redis serves %s again.", self.queue)
             self.heard_at = time.monotonic()
+
+    def _doubt(self, error: RedisError) -> None:
+        if not self._doubtful:
+            log.warning("Redis does not serve %s: %s", self.queue, error)
+        self._doubtful = True
 
     def _snapshot(self) -> list[Settled]:
         with self._changed:

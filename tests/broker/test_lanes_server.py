@@ -164,6 +164,13 @@ def test_a_restart_with_another_run_counts_as_a_loss(own_server: Server) -> None
     client.close()
 
 
+def test_the_eviction_policy_can_be_seen(client: Redis, lanes: Lanes) -> None:
+    assert lanes.eviction_policy() == "noeviction"
+    client.config_set("maxmemory-policy", "allkeys-lru")
+    assert lanes.eviction_policy() == "allkeys-lru"
+    client.config_set("maxmemory-policy", "noeviction")
+
+
 def test_ten_thousand_rows_in_one_call_do_not_overflow_the_scripts_stack(lanes: Lanes, clock: Clock) -> None:
     token = opened(lanes, clock)
     _, counts = lanes.publish(token, messages=[message(n) for n in range(10_000)])

@@ -27,8 +27,10 @@ Q = "default"
 class Bench:
     """A broker with its worker, and what was quarantined."""
 
-    def __init__(self, url: str, threads: int = 4, middleware: list[Middleware] | None = None) -> None:
-        self.client = redis_client(url)
+    def __init__(
+        self, url: str, threads: int = 4, middleware: list[Middleware] | None = None, timeout: float = 5
+    ) -> None:
+        self.client = redis_client(url, timeout=timeout)
         self.quarantined: list[tuple[str, str]] = []
         self.can_record = True
         self.broker = LaneBroker(
@@ -348,8 +350,7 @@ def test_a_flushed_redis_learns_what_is_running(bench: Bench) -> None:
 
 def test_a_frozen_redis_costs_a_pause_and_no_message(own_server: Server) -> None:
     ran: list[int] = []
-    bench = Bench(own_server.url)
-    bench.lanes.client = redis_client(own_server.url, timeout=1.5)
+    bench = Bench(own_server.url, timeout=1.5)
     act = bench.actor(ran.append)
     bench.start()
     for n in range(5):
