@@ -105,7 +105,8 @@ def rescue(
 ) -> list[Rescued]:
     """End the claims of lost workers (id -> the heartbeat that was watched) and claims older than the limit.
 
-    `claim_limit` None ends no claim for its age. A worker whose heartbeat has moved since it was watched keeps its claims.
+    `claim_limit` None ends no claim for its age. A worker whose heartbeat has moved since it was watched
+    keeps its claims.
     """
     with translated(), conn.transaction():
         rows = conn.execute(RESCUE, [list(lost), list(lost.values()), claim_limit, who]).fetchall()

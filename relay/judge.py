@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from broker.lanes import Limit, Outgoing
 from psycopg import Connection
 
+from broker.lanes import Limit, Outgoing
 from db import outbox
 from relay.clock import PostgresClock
 from relay.events import ControlRow, OutboxRow, Poison

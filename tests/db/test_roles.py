@@ -38,7 +38,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(("role", "statement"), REFUSED, ids=[f"{r}: {s[:40]}" for r, s in REFUSED])
 def test_a_role_cannot_reach_beyond_its_own(database: Any, role: str, statement: str) -> None:
-    with psycopg.connect(database.dsn(role.removeprefix("oncommit_")), autocommit=True) as conn, pytest.raises(InsufficientPrivilege):
+    with (
+        psycopg.connect(database.dsn(role.removeprefix("oncommit_")), autocommit=True) as conn,
+        pytest.raises(InsufficientPrivilege),
+    ):
         conn.execute(statement.encode())
 
 
