@@ -67,12 +67,21 @@ REFUSALS = (
     "malformed-json", "idempotency-key", "too-slow", "key-busy", "too-large", "unsupported-media-type",
     "invalid-request", "key-reused", "unknown-document", "simulation-off", "backlog-full", "overloaded",
 )  # fmt: skip
-ACCEPTED: dict[str, Any] = {
-    "description": "committed; or, with Idempotent-Replayed, what the key was decided to be, as it is now",
-    "headers": with_headers(
-        "Location", "Retry-After", "Idempotent-Replayed", "RateLimit", "RateLimit-Policy"
-    ),
-}
+JOB_LINKS = ("get_job", "get_job_events", "get_preview", "head_get_preview", "cancel_job")
+BATCH_LINKS = ("get_batch", "get_batch_events")
+
+
+def _declared(parameter: str, operations: tuple[str, ...]) -> dict[str, Any]:
+    """Return the declaration of a 202, with links to what can be done with the id in it."""
+    names = ("Location", "Retry-After", "Idempotent-Replayed", "RateLimit", "RateLimit-Policy")
+    links = {
+        name: {"operationId": name, "parameters": {parameter: "$response.body#/id"}} for name in operations
+    }
+    return {
+        "description": "committed; with Idempotent-Replayed: what the key was decided to be, as it is now",
+        "headers": with_headers(*names),
+        "links": links,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +96,7 @@ class Asked:
     "/jobs",
     status_code=202,
     response_model=Job,
-    responses={202: ACCEPTED, **told(*REFUSALS)},
+    responses={202: _declared("job_id", JOB_LINKS), **told(*REFUSALS)},
     summary="Ask for a preview",
     openapi_extra={
         "parameters": [KEY_PARAMETER],
@@ -115,7 +124,7 @@ async def post_job(request: Request, caller: Submitter) -> Response:
     "/batches",
     status_code=202,
     response_model=Batch,
-    responses={202: ACCEPTED, **told(*REFUSALS)},
+    responses={202: _declared("batch_id", BATCH_LINKS), **told(*REFUSALS)},
     summary="Ask for many previews at once",
     openapi_extra={
         "parameters": [KEY_PARAMETER],

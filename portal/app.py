@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -87,6 +88,7 @@ def create(config: Settings) -> FastAPI:
         description=DESCRIPTION,
         lifespan=_lifespan(config),
         redirect_slashes=False,
+        generate_unique_id_function=_operation_id,
     )
     for module in ROUTERS:
         app.include_router(module.router)
@@ -98,6 +100,10 @@ def create(config: Settings) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
+
+
+def _operation_id(route: APIRoute) -> str:
+    return f"head_{route.name}" if route.methods == {"HEAD"} else route.name
 
 
 def doored(app: FastAPI) -> Door:
@@ -124,8 +130,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     """Tell what Starlette raises: no route, no method."""
     assert isinstance(error, HTTPException)  # noqa: S101 -- registered for it
-    slug = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "malformed-http")
+    if error.status_code == 405:  # noqa: PLR2004 -- its name follows
+        return _told(request, Problem("method-not-allowed", headers={"Allow": _methods(request.url.path)}))
+    slug = "not-found" if error.status_code == 404 else "malformed-http"  # noqa: PLR2004 -- see the slug
     return _told(request, Problem(slug, headers=dict(error.headers or {})))
+
+
+def _methods(path: str) -> str:
+    """Return every method of the resource; Starlette names those of the first route that it finds."""
+    routes = [r for module in ROUTERS for r in module.router.routes if isinstance(r, APIRoute)]
+    return ", ".join(sorted({m for r in routes if r.path_regex.match(path) for m in r.methods or ()}))
 
 
 async def _database(request: Request, error: Exception) -> Response:
@@ -157,7 +171,11 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             ref_template="#/components/schemas/{model}",
         )
         components |= requests["$defs"] | {"Problem": PROBLEM_SCHEMA}
-        components.pop("HTTPValidationError", None)
-        components.pop("ValidationError", None)
+        for name in ("HTTPValidationError", "ValidationError"):
+            components.pop(name, None)
+        for operation in (o for item in schema["paths"].values() for o in item.values()):
+            # FastAPI adds its own 422 where a route has parameters; here a wrong path is a 404.
+            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
+                del operation["responses"]["422"]
         app.openapi_schema = schema
     return app.openapi_schema

@@ -23,8 +23,8 @@ POOL_SIZE = 16
 #: A request waits so long for a free connection before it is answered 503, seconds.
 POOL_WAIT = 2.0
 #: And so long for the work itself: above the session's lock timeout (5 s), so that PostgreSQL's own
-#: answer comes first; a server that is frozen gives none.
-WORK_SECONDS = 10.0
+#: answer comes first. A server that is frozen gives none, and psycopg tries to cancel for 10 s more.
+WORK_SECONDS = 8.0
 #: Tries of a transaction that PostgreSQL rolled back for a deadlock or a serialization failure.
 CONFLICT_TRIES = 3
 

@@ -27,6 +27,9 @@ WRITE_BYTES = 256 << 10
 # RFC 9530: a dictionary of byte sequences; the others in it are not ours to check.
 _CONTENT_DIGEST = re.compile(r"(?:^|,)\s*sha-256=:([A-Za-z0-9+/=]{1,64}):")
 RATES = with_headers("RateLimit", "RateLimit-Policy")
+LINKS = {
+    "get_document": {"operationId": "get_document", "parameters": {"digest": "$response.body#/document"}}
+}
 
 
 @router.put(
@@ -34,8 +37,13 @@ RATES = with_headers("RateLimit", "RateLimit-Policy")
     status_code=201,
     response_model=Document,
     responses={
-        201: {"description": "stored", "headers": RATES},
-        200: {"model": Document, "description": "the team had put it before", "headers": RATES},
+        201: {"description": "stored", "headers": RATES, "links": LINKS},
+        200: {
+            "model": Document,
+            "description": "the team had put it before",
+            "headers": RATES,
+            "links": LINKS,
+        },
         **told(
             "too-slow",
             "too-large",

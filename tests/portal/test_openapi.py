@@ -1,5 +1,6 @@
 """A stranger with nothing but the OpenAPI page: schemathesis asks everything that it describes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from support.team import Client, House
 CONFIG = """
 workers = 2
 [phases.stateful]
-enabled = false
+enabled = true
 [phases.coverage]
 enabled = true
 [checks.positive_data_acceptance]
@@ -24,12 +25,35 @@ expected-statuses = ["400", "401", "403", "415", "422"]
 """
 
 
+HOOKS = """
+import re
+import schemathesis
+
+def known(value):
+    "Put the one document that the team has where a digest of the right form was made up."
+    if isinstance(value, dict):
+        return {k: DIGEST if k == "document" and is_digest(v) else known(v) for k, v in value.items()}
+    return [known(item) for item in value] if isinstance(value, list) else value
+
+def is_digest(value):
+    return isinstance(value, str) and re.fullmatch("sha256:[0-9a-f]{64}", value) is not None
+
+@schemathesis.hook
+def map_body(context, body):
+    return known(body)
+
+DIGEST = "%s"
+"""
+
+
 def test_schemathesis_finds_nothing(client: Client, house: House, tmp_path: Path) -> None:
     digest = client.put()
     job = client.post({"document": digest, "kind": "page"}).json()
     client.post({"jobs": [{"document": digest, "kind": "page"}]}, path="/v1/batches")
     config = tmp_path / "schemathesis.toml"
     config.write_text(CONFIG, encoding="utf-8")
+    (tmp_path / "known_documents.py").write_text(HOOKS % digest, encoding="utf-8")
+    variables = {**os.environ, "SCHEMATHESIS_HOOKS": "known_documents", "PYTHONPATH": str(tmp_path)}
     run = subprocess.run(
         [
             Path(sys.executable).with_name("schemathesis"), "--config-file", config, "run",
@@ -37,7 +61,7 @@ def test_schemathesis_finds_nothing(client: Client, house: House, tmp_path: Path
             "--max-examples", "15", "--seed", "1", "--checks", "all", "--no-color",
             "--exclude-path-regex", "^/(livez|readyz|metrics|problems)$",
         ],
-        check=False, capture_output=True, text=True, timeout=170, cwd=tmp_path,
+        check=False, capture_output=True, text=True, timeout=170, cwd=tmp_path, env=variables,
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert "No issues found" in run.stdout or "passed" in run.stdout
