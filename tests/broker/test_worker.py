@@ -331,6 +331,23 @@ def test_redis_may_go_and_come_back_empty_while_a_job_runs(fragile: Bench, own_s
     eventually(lambda: fragile.broker.silence() < 1.5)
 
 
+def test_a_worker_stops_in_time_without_redis(fragile: Bench, own_server: Server) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    def act() -> None:
+        begun.set()
+        gate.wait(20)
+
+    fragile.actor(act).send()
+    fragile.start()
+    assert begun.wait(10)
+    own_server.stop()
+    gate.set()
+    stopping = time.monotonic()
+    fragile.stop()
+    assert time.monotonic() - stopping < 10
+
+
 def test_a_flushed_redis_learns_what_is_running(bench: Bench) -> None:
     begun, gate = threading.Event(), threading.Event()
 
