@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from typing import Any, Self, TypeVar, cast
 
 import httpx
@@ -63,7 +64,7 @@ class Client:
         url: str,
         token: str,
         patience: Patience | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
         if not _is_web(url):
             raise PortalError(
@@ -73,7 +74,8 @@ class Client:
             raise PortalError("a team's token is needed: give --token or ONCOMMIT_TOKEN", hopeless=True)
         self.url = url.rstrip("/")
         self._patience = patience or Patience()
-        self._sleep = sleep
+        self._given_up = Event()
+        self._sleep = sleep or self._given_up.wait
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
@@ -173,7 +175,7 @@ class Client:
                     return answer, value
                 status, headers, problem = answer.status_code, answer.headers, refusal(answer)
             wait = pause(status, headers, tries, datetime.now(UTC))
-            if wait is None or time.monotonic() + wait > deadline:
+            if wait is None or time.monotonic() + wait > deadline or self._given_up.is_set():
                 raise problem
             self._sleep(wait)
 
@@ -183,6 +185,10 @@ class Client:
             f"no portal answers at {self.url} ({why}): check --url or ONCOMMIT_URL, and that it runs",
             hopeless=True,
         )
+
+    def give_up(self) -> None:
+        """Try nothing again from now on: whoever waits for another try, in any thread, stops waiting."""
+        self._given_up.set()
 
     def close(self) -> None:
         """Close the connections."""

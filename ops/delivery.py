@@ -55,13 +55,15 @@ def deliver_all(
 
     """
     with ThreadPoolExecutor(PARALLEL) as pool:
-        futures = {pool.submit(deliver, client, paper, wish, sent): paper for paper in papers}
         try:
+            futures = {pool.submit(deliver, client, paper, wish, sent): paper for paper in papers}
             for future in as_completed(futures):
-                if isinstance(error := future.exception(), PortalError) and error.hopeless:
-                    raise error
-        finally:
+                _leave_if_hopeless(future)
+        except BaseException:
+            # Ctrl-C too: what has begun is let end, but no more than that.
+            client.give_up()
             pool.shutdown(wait=False, cancel_futures=True)
+            raise
     accepted: list[Accepted] = []
     refused: list[Refused] = []
     for future, paper in futures.items():
@@ -72,6 +74,12 @@ def deliver_all(
             refused.append(Refused(paper, problem))
     # Two papers of the same content and title are one job.
     return list({one.job["id"]: one for one in accepted}.values()), refused
+
+
+def _leave_if_hopeless(future: Future[list[Accepted]]) -> None:
+    error = future.exception()
+    if isinstance(error, PortalError) and error.hopeless:
+        raise error
 
 
 def _problem(future: Future[list[Accepted]]) -> str | None:

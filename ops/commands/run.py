@@ -1,6 +1,8 @@
 """`oncommit run`: the whole stack, and documents going through it before one's eyes."""
 
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -113,9 +115,17 @@ def sentences(stack: Stack, jobs: list[Followed], previews: list[Path]) -> list[
     lines += [
         f"The portal of team {stack.team} is at {url} (its pages: {url}/docs); its token is in {token}. Try:",
         f'  curl -sS -H "Authorization: Bearer $(cat {token})" {url}/v1/jobs/{jobs[0].id}',
-        f"  ONCOMMIT_URL={url} ONCOMMIT_TOKEN_FILE={token} oncommit submit FILE --wait",
+        f"  ONCOMMIT_URL={url} ONCOMMIT_TOKEN_FILE={token} {_program()} submit FILE --wait",
     ]
     return lines
+
+
+def _program() -> str:
+    """Return how this very program is called from here: `make run` does not put it on the path."""
+    called = Path(sys.argv[0])
+    if called.name != "oncommit":
+        return f"{shlex.quote(sys.executable)} -m ops.cli"
+    return "oncommit" if shutil.which("oncommit") else shlex.quote(str(_short(called.absolute())))
 
 
 def _short(file: Path) -> Path:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -70,7 +69,7 @@ def submit(
     if as_json:
         typer.echo(json.dumps(facts(jobs, refused, files)))
     else:
-        _tell(jobs, refused, files, console, followed=wait)
+        _tell(jobs, refused, files, followed=wait)
     if refused or (wait and not all(job.succeeded for job in jobs)):
         raise typer.Exit(1)
 
@@ -103,7 +102,7 @@ def _deliver(client: Client, found: Sequence[Paper], wish: Wish) -> tuple[list[A
 
 def _follow(client: Client, accepted: Sequence[Accepted], timeout: float, console: Console) -> list[Followed]:
     with Board(console) as board:
-        return follow(client, accepted, board.show, timeout_seconds=timeout, sleep=time.sleep)
+        return follow(client, accepted, board.show, timeout_seconds=timeout)
 
 
 def _as_accepted(one: Accepted) -> Followed:
@@ -123,7 +122,6 @@ def _tell(
     jobs: Sequence[Followed],
     refused: Sequence[Refused],
     files: Sequence[Path],
-    console: Console,
     *,
     followed: bool,
 ) -> None:
@@ -144,4 +142,3 @@ def _tell(
                 typer.echo(f"{job.title} ({job.kind}) is still {job.status.value}: {job.id}", err=True)
     for file in files:
         typer.echo(str(file))
-    console.file.flush()

@@ -289,6 +289,22 @@ def test_nobody_at_the_address_ends_with_the_patience(team: Team) -> None:
 
 
 @ONE_SERVER
+def test_ctrl_c_ends_it_soon_though_the_portal_is_away_and_the_patience_long(team: Team) -> None:
+    command = team.command(team.write("a.txt"), "--url", "http://127.0.0.1:1", "--patience", "600")
+    process = subprocess.Popen(command, env=team.env, stderr=subprocess.PIPE)
+    # Connecting to a closed port fails at once: from then on it only waits between tries.
+    eventually(lambda: _has_threads(process.pid), describe="the upload has begun")
+    process.send_signal(signal.SIGINT)
+    eventually(lambda: process.poll() is not None, timeout=10)
+    assert process.returncode == 130
+    process.communicate()
+
+
+def _has_threads(pid: int) -> bool:
+    return len(list(Path(f"/proc/{pid}/task").iterdir())) > 1
+
+
+@ONE_SERVER
 def test_documents_become_previews(processes: Processes, database: Database, tmp_path: Path) -> None:
     processes.relay(ready=False)
     processes.worker(ready=False)
