@@ -10,9 +10,11 @@ MINUTES ?=
 SEED ?=
 # More documents for `make run`: make run FILES="a.pdf b.md"
 FILES ?=
+# One bound: make bounds ONLY=takeover
+ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos bench fmt clean
+.PHONY: help run demo test check chaos bounds bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -45,6 +47,10 @@ check: $(STAMP) ## lint, format, types, layers, fresh lock
 
 chaos: $(STAMP) ## random faults for 10 minutes, with a random seed (MINUTES=, SEED=)
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+	@$(BIN)/pytest -m long tests/chaos
+
+bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
+	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY))
 
 bench: $(STAMP) ## the benchmarks, with their bounds
 	@$(BIN)/python -m benchmarks

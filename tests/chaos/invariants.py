@@ -113,12 +113,18 @@ def one_successful_render_for_each_job(evidence: Evidence) -> Iterator[str]:
 
 
 def a_calm_run_renders_once(evidence: Evidence) -> Iterator[str]:
-    """Where no fault could end a render, nobody was taken for dead, released or started twice."""
+    """Where no fault could end a render, nobody was taken for dead, and no render that began was thrown away.
+
+    A claim whose reply was lost may be given back: nothing was started for it.
+    """
     if not evidence.calm:
         return
+    starts = {(line["job"], line["dispatch"], line["attempt"]) for line in evidence.renders}
     for job in evidence.jobs.values():
-        if any(event.type in TAKEN_AWAY for event in job.events):
-            yield f"taken from a worker that was well: {told(job)}"
+        for event in (event for event in job.events if event.type in TAKEN_AWAY):
+            claim = str(job.id), event.data["dispatch_no"], event.data["attempt"]
+            if event.type is EventType.RESCUED or claim in starts:
+                yield f"{event.data.get('error_class')}, from a worker that was well: {told(job)}"
 
 
 def nothing_is_left(evidence: Evidence) -> Iterator[str]:

@@ -101,6 +101,10 @@ def run(world: World, seed: int, minutes: float, names: Sequence[str], say: Call
     rng = random.Random(f"{seed} faults")
     traffic = Traffic(world, world.history, seed)
     traffic.start()
-    interrupts = disturb(world, rng, names, minutes * 60, say)
+    try:
+        interrupts = disturb(world, rng, names, minutes * 60, say)
+    except BaseException:
+        traffic.abandon()
+        raise
     say("all mended: settling")
     return conclude(world, traffic, calm=not interrupts)

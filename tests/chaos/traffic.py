@@ -13,10 +13,8 @@ from typing import Any
 import httpx
 
 from .history import History
-from .world import TEAMS, World
+from .world import ANSWER_SECONDS, TEAMS, World
 
-DOCUMENTS = 20  # of each team
-ANSWER_SECONDS = 4.0  # a client's patience with one try
 PAUSE_SECONDS = 0.3  # between two tries
 #: Longest time in which a request must come to a definite answer once nothing is broken any more.
 DEFINITE_SECONDS = 60.0
@@ -43,19 +41,13 @@ class Traffic:
         self._pace_seconds = pace_seconds
         self._stopped = threading.Event()
         self._give_up_at = float("inf")
-        self._documents: dict[str, list[str]] = {}
         self._clients = [
             threading.Thread(target=self._run, args=[random.Random(f"{seed} client {n}")], daemon=True)
             for n in range(clients)
         ]
 
     def start(self) -> None:
-        """Put the documents, then let the clients begin."""
-        with self._http() as http:
-            for team in TEAMS:
-                self._documents[team] = [
-                    self._put(http, team, f"{team} {self._history.began} {n}") for n in range(DOCUMENTS)
-                ]
+        """Let the clients begin."""
         for client in self._clients:
             client.start()
 
@@ -66,30 +58,24 @@ class Traffic:
         for client in self._clients:
             client.join(DEFINITE_SECONDS + 2 * ANSWER_SECONDS)
 
+    def abandon(self) -> None:
+        """Stop at once, answered or not: the run has failed by itself."""
+        self._give_up_at = 0.0
+        self._stopped.set()
+
     def post(self, team: str, jobs: list[dict[str, Any]], *, batch: bool = False) -> None:
         """Send one request of the test's own, until it is answered."""
-        with self._http() as http:
-            self._until_answered(http, team, self._bodies(team, jobs), batch=batch)
-
-    def _bodies(self, team: str, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        documents = self._documents[team]
-        return [
+        documents = self._world.documents[team]
+        bodies = [
             {"document": documents[n % len(documents)], "kind": "page", **job} for n, job in enumerate(jobs)
         ]
+        with self._world.http() as http:
+            self._until_answered(http, team, bodies, batch=batch)
 
     # -- one client
 
-    def _http(self) -> httpx.Client:
-        return httpx.Client(base_url=self._world.portal.running.url, timeout=ANSWER_SECONDS, trust_env=False)
-
-    def _put(self, http: httpx.Client, team: str, text: str) -> str:
-        headers = {"Authorization": f"Bearer {self._world.tokens[team]}"}
-        answer = http.put("/v1/documents", content=text.encode(), headers=headers)
-        answer.raise_for_status()
-        return str(answer.json()["document"])
-
     def _run(self, rng: random.Random) -> None:
-        with self._http() as http:
+        with self._world.http() as http:
             while not self._stopped.is_set():
                 team = rng.choice(list(TEAMS))
                 batch = rng.random() < 0.15
@@ -100,7 +86,7 @@ class Traffic:
     def _job(self, rng: random.Random, team: str) -> dict[str, Any]:
         _, simulate, starts, _ = rng.choices(KINDS, [share for share, *_ in KINDS])[0]
         job: dict[str, Any] = {
-            "document": rng.choice(self._documents[team]),
+            "document": rng.choice(self._world.documents[team]),
             "kind": rng.choice(["page", "thumbnail"]),
             "priority": rng.randint(0, 9),
             "max_attempts": starts,
@@ -112,7 +98,7 @@ class Traffic:
     ) -> None:
         key, path = str(uuid.uuid4()), "/v1/batches" if batch else "/v1/jobs"
         body = {"jobs": jobs} if batch else jobs[0]
-        headers = {"Authorization": f"Bearer {self._world.tokens[team]}", "Idempotency-Key": key}
+        headers = {**self._world.bearer(team), "Idempotency-Key": key}
         tries = 0
         while time.monotonic() < self._give_up_at:
             tries += 1

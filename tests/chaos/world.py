@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
 import psycopg
 
 from ops.account import servers_account
@@ -28,7 +29,10 @@ from support.valkey import Valkey
 from .history import History
 
 LOOK_SECONDS = 0.1
-BLOBS_MB = 24  # a disk that a fault fills quickly
+BLOBS_MB = 200  # room for 4,000 previews, and filled by a fault within a second
+
+DOCUMENTS = 10  # of each team
+ANSWER_SECONDS = 4.0  # a client's patience with one try
 
 #: Shorter than in production, so that a run sees many losses; still several heartbeats (0.5 s).
 LOST_SECONDS = 4.0
@@ -62,6 +66,7 @@ class Member:
 
     Attributes:
         expected: a fault is why it ends next.
+        expects_to_die: it is given work that kills it, any number of times.
         hand: whoever ends or starts it holds this.
 
     """
@@ -72,6 +77,7 @@ class Member:
     postgres: Proxy
     redis: Proxy | None
     expected: bool = False
+    expects_to_die: bool = False
     hand: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def role(self) -> str:
@@ -117,6 +123,7 @@ class World:
         self.store_is_tmpfs = _mount(self.processes.blobs)
         self.members: list[Member] = []
         self.tokens: dict[str, str] = {}
+        self.documents: dict[str, list[str]] = {}
         self.history = History(folder / "history.jsonl")
         self._histories = 1
         self._admin: psycopg.Connection | None = None
@@ -174,20 +181,44 @@ class World:
 
     # -- building it up and taking it down
 
-    def start(self, *, relays: int = 2, workers: int = 2, threads: int = 2, **env: str) -> None:
-        """Start every process and wait until it is ready."""
-        for team, limits in TEAMS.items():
-            self.tokens[team], _ = token_for(self.database, team)
-            if limits:
-                self.database.admin.execute(SET_LANE, [team, psycopg.types.json.Jsonb(limits)])
-        self._add("portal", "portal", env)
+    def start(
+        self, *, portals: int = 1, relays: int = 2, workers: int = 2, threads: int = 2, **env: str
+    ) -> None:
+        """Start every process and wait until it is ready; `env` goes over the world's own settings."""
+        self.make_teams()
+        for n in range(portals):
+            self._add("portal", f"portal-{n + 1}", env)
         for n in range(relays):
             self._add("relay", f"relay-{n + 1}", env)
         for n in range(workers):
             self._add("worker", f"worker-{n + 1}", env, threads=threads)
         for member in self.members:
             member.running.wait_ready(timeout=90)
+        for team in TEAMS if portals else ():
+            self.documents[team] = [self.put(team, f"{team} {n}") for n in range(DOCUMENTS)]
         self._tender.start()
+
+    def make_teams(self) -> None:
+        """Make the teams, their tokens and their limits."""
+        for team, limits in TEAMS.items():
+            self.tokens[team], _ = token_for(self.database, team)
+            if limits:
+                self.database.admin.execute(SET_LANE, [team, psycopg.types.json.Jsonb(limits)])
+
+    def http(self) -> httpx.Client:
+        """Return a client of the portal that is patient for ANSWER_SECONDS with each try."""
+        return httpx.Client(base_url=self.portal.running.url, timeout=ANSWER_SECONDS, trust_env=False)
+
+    def bearer(self, team: str) -> dict[str, str]:
+        """Return the header that says who asks."""
+        return {"Authorization": f"Bearer {self.tokens[team]}"}
+
+    def put(self, team: str, text: str) -> str:
+        """Put a document of a team; return its digest."""
+        with self.http() as http:
+            answer = http.put("/v1/documents", content=text.encode(), headers=self.bearer(team))
+            answer.raise_for_status()
+            return str(answer.json()["document"])
 
     def _add(self, part: Part, name: str, env: dict[str, str], **options: Any) -> None:
         postgres = Proxy(self.server.port)
@@ -210,7 +241,7 @@ class World:
     def _look_after(self, member: Member) -> None:
         if member.running.running:
             return
-        code, expected = member.running.returncode, member.expected
+        code, expected = member.running.returncode, member.expected or member.expects_to_die
         self.history.add("ended", process=member.name, code=code, expected=expected)
         if not expected:
             (self.folder / f"{member.name}.ended.log").write_text(member.running.process.log_tail())
@@ -251,6 +282,9 @@ def world_on(server: Server, folder: Path, servers_folder: Path, guardian: Guard
     valkey.start()
     try:
         with new_database(server) as database:
+            # A clone's sequences are as the template left them, and PostgreSQL takes the next 32 numbers for
+            # logged already: a crash before the next checkpoint would turn them back.
+            database.admin.execute("CHECKPOINT")
             world = World(folder, database, valkey, guardian)
             try:
                 yield world
@@ -261,14 +295,17 @@ def world_on(server: Server, folder: Path, servers_folder: Path, guardian: Guard
 
 
 @contextmanager
-def whole_world(folder: Path) -> Generator[World]:
-    """Make a world with a server of its own: wal2json's if this machine has it, else the embedded one."""
+def whole_world(folder: Path, **settings: str) -> Generator[World]:
+    """Make a world with a server of its own: wal2json's if this machine has it, else the embedded one.
+
+    `settings` are PostgreSQL's.
+    """
     servers_folder = Path(tempfile.mkdtemp(prefix="oncommit-chaos-"))
     servers_folder.chmod(0o711)
     try:
         with Guardian() as guardian:
             found = find("system", servers_account(), servers_folder / "look")
-            server = build_server("system" if found else "embedded", servers_folder, guardian)
+            server = build_server("system" if found else "embedded", servers_folder, guardian, settings)
             server.start()
             try:
                 prepare(server)

@@ -52,8 +52,8 @@ def _fault(part: Part, server: Literal["postgres", "redis"], manner: Manner) -> 
         "server": server,
         "manner": manner,
         "touches": frozenset({touched}),
-        # A worker that cannot beat is taken for lost, and one whose claim's reply is lost releases it.
-        "interrupts": part == "worker" and server == "postgres",
+        # A worker that cannot beat is taken for lost.
+        "interrupts": part == "worker" and server == "postgres" and manner in {"cut", "half-open"},
     }
     return type(f"Network_{part}_{server}_{manner}", (NetworkFault,), fields)
 

@@ -30,7 +30,6 @@ class PostgresKilled(Fault):
 
     name = "postgres-killed"
     touches = SERVER
-    interrupts = True  # an outage longer than a lease is nobody's death, but a claim's reply may be lost
 
     def inject(self) -> None:
         self.world.server.kill()
@@ -53,7 +52,6 @@ class SessionsCut(Fault):
 
     name = "sessions-cut"
     touches = SERVER
-    interrupts = True
     hold_seconds = (0.0, 1.0)
 
     def inject(self) -> None:
