@@ -111,7 +111,8 @@ async def accept(conn: AsyncConnection[Any], a: Acceptance) -> Decision:
     if row is None:
         raise DatabaseError("accept_jobs returned nothing")
     outcome, job, batch, at, detail = row
-    return Decision(Outcome(outcome), job, batch, at, (detail or {}).get("items", []))
+    items: Sequence[int] = detail["items"] if detail else ()
+    return Decision(Outcome(outcome), job, batch, at, items)
 
 
 OVER_QUOTA = "SELECT over_quota(%s, %s)"

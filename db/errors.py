@@ -7,7 +7,7 @@ DatabaseError
 `-- Refused          the statement itself was refused; trying again gives the same answer
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import psycopg
@@ -63,7 +63,7 @@ def _known(code: str) -> bool:
 
 
 @contextmanager
-def translated() -> Iterator[None]:
+def translated() -> Generator[None]:
     """Raise driver errors of the body as DatabaseError, `from` the original.
 
     Raises:

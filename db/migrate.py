@@ -74,6 +74,16 @@ def _steps(ledger: dict[str, str]) -> Iterator[tuple[str, str, str]]:
         yield FUNCTIONS, checksum, every_function
 
 
+def pending(ledger: dict[str, str]) -> list[str]:
+    """Return the names of what `migrate` would apply to a database with this ledger, name to checksum.
+
+    Raises:
+        MigrationError: an applied file was changed.
+
+    """
+    return [name for name, _, _ in _steps(ledger)]
+
+
 def _check_server(conn: psycopg.Connection) -> None:
     if not OLDEST <= (major := conn.info.server_version // 10_000) <= NEWEST:
         raise MigrationError(f"PostgreSQL {major}: {OLDEST} to {NEWEST} are supported")

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from types import FrameType
 
 from relay.service import Relay
 from runtime import logs
@@ -18,8 +19,12 @@ def main() -> int:
         return 2
     logs.configure("relay", config.log_level)
     relay = Relay(config)
+
+    def stop(_: int, __: FrameType | None) -> None:
+        relay.stop()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: relay.stop())
+        signal.signal(number, stop)
     health = serve_health(relay.live, relay.ready)
     try:
         relay.run()

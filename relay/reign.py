@@ -91,6 +91,7 @@ class Reign:
         self._judge.learn()
         self._clock.sample(self._conn)
         self._attach(start=self._start_position())
+        self._relay.reigning()
         while not self._relay.stopping:
             self._relay.turned()
             if self._source.stream is not None:

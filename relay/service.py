@@ -97,6 +97,10 @@ class Relay:
         """Note that the loop turned, for liveness."""
         self._turned = time.monotonic()
 
+    def reigning(self) -> None:
+        """Note that a reign has begun: this relay stands by no longer."""
+        self._standby = False
+
     def _sleep(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._stopping and (left := end - time.monotonic()) > 0:

@@ -40,7 +40,7 @@ class Source:
 
     def __init__(self, settings: Settings, conn: Connection[Any]) -> None:
         self._dsn = (settings.replication_url or settings.database_url).get_secret_value()
-        self._wish = settings.decoder
+        self._wish: slot.Wish = settings.decoder
         self._publication = settings.publication
         self._conn = conn
         self.slot = settings.slot
