@@ -22,6 +22,7 @@ from ops.commands import (
     dead,
     demo,
     dispatch,
+    doctor,
     jobs,
     lists,
     migrate,
@@ -78,6 +79,7 @@ app.add_typer(lists.quarantine, name="quarantine")
 app.add_typer(lists.workers, name="workers")
 app.add_typer(lists.actions, name="actions")
 app.command(epilog=EXIT_CODES)(prune.prune)
+app.command(epilog=EXIT_CODES)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:

@@ -45,7 +45,7 @@ def verify_(
         with show.progress(quiet=as_json) as bar:
             task = bar.add_task("verify", total=None)
             for found in verify(store, artifacts, repairer.repair if repairer else None):
-                counts[found.state] += 1
+                counts[found.state.value] += 1
                 bar.advance(task)
                 if found.state not in GOOD:
                     wrong.append(found)

@@ -1,121 +1,16 @@
 """The operator's commands against real servers: jobs, dead, dispatch, teams, tokens, prune, lists."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
-from ops.ports import free_port
-from runtime.settings import PREFIX
-from support.postgres import Database
+from support.desk import CLAIM, DIGEST, FINISH, Desk
 from support.valkey import Valkey
 from support.waiting import eventually
 
-ROOT = Path(__file__).parents[2]
-DIGEST = "sha256:" + "0" * 64
 WHY = ("--reason", "the printer is back")
-
-ACCEPT = """
-SELECT outcome FROM accept_jobs(
-  %(team)s, gen_random_uuid()::text, decode(repeat('66', 32), 'hex'), %(batch)s, false,
-  %(ids)s::uuid[], array_fill(%(kind)s::text, ARRAY[%(n)s]), array_fill(%(digest)s::text, ARRAY[%(n)s]),
-  array_fill('secret title'::text, ARRAY[%(n)s]), array_fill(5::smallint, ARRAY[%(n)s]),
-  array_fill(1, ARRAY[%(n)s]), array_fill(NULL::text, ARRAY[%(n)s]), NULL, 'test')
-"""
-DIE = """
-WITH j AS (
-  UPDATE jobs SET status = 'dead', attempt = 1, error_class = %(error)s, finished_at = clock_timestamp(),
-         updated_at = clock_timestamp(), version = version + 2
-   WHERE id = ANY(%(jobs)s) AND status = 'queued' RETURNING *
-), told AS (
-  INSERT INTO job_events (job, seq, type, at, who, data)
-  SELECT id, version + e.n, e.type, updated_at, 'worker:x',
-         jsonb_build_object('dispatch_no', dispatch_no, 'attempt', 1, 'worker', gen_random_uuid(),
-                            'error_class', %(error)s::text, 'error', 'a renderer''s text')
-    FROM j CROSS JOIN (VALUES (-1, 'claimed'::event_type), (0, 'died')) AS e(n, type)
-)
-DELETE FROM outbox o USING j WHERE o.message_id = preview_message_id(j.team, j.id, j.dispatch_no)
-"""
-CLAIM = "SELECT outcome FROM claim_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1])"
-FINISH = "SELECT finish_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1], ARRAY[1], ARRAY[%s], ARRAY[%s]::bigint[])"
-REPLAYS = "SELECT job, count(*) FROM job_events WHERE type = 'replayed' GROUP BY job"
-
-
-class Desk:
-    """An operator's desk: the commands, and the means to make jobs for them."""
-
-    def __init__(self, database: Database, folder: Path) -> None:
-        self.database = database
-        self.admin = database.admin
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
-        self.env = clean | {
-            "ONCOMMIT_DATABASE_URL": database.url("operator"),
-            "ONCOMMIT_REDIS_URL": f"redis://:hunter2@127.0.0.1:{free_port()}/0",
-            "ONCOMMIT_SLOT": database.slot,
-            "ONCOMMIT_BLOBS": str(folder / "blobs"),
-            "PYTHONPATH": str(ROOT),
-            "COLUMNS": "200",
-        }
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start the command and do not wait for it."""
-        return subprocess.Popen(
-            [sys.executable, "-m", "ops.cli", *arguments],
-            env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run the command to its end; it never prints a traceback or the password of its URL."""
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        assert "Traceback" not in err, err
-        assert "hunter2" not in out + err
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
-
-    def ok(self, *arguments: str) -> str:
-        """Run it, and return what it said on standard output."""
-        done = self.run(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def json(self, *arguments: str) -> Any:
-        """Run it with --json, and return what it said."""
-        return json.loads(self.ok(*arguments, "--json"))
-
-    def accept(self, count: int = 1, team: str = "red", kind: str = "page") -> list[UUID]:
-        self.admin.execute("INSERT INTO teams (id) VALUES (%s) ON CONFLICT DO NOTHING", [team])
-        self.admin.execute(
-            "INSERT INTO documents (team, digest, size) VALUES (%s, %s, 3) ON CONFLICT DO NOTHING",
-            [team, DIGEST],
-        )
-        ids = [uuid4() for _ in range(count)]
-        values = {"team": team, "ids": ids, "n": count, "kind": kind, "digest": DIGEST}
-        values["batch"] = uuid4() if count > 1 else None
-        assert self.admin.execute(ACCEPT, values).fetchone() == ("new",)
-        return ids
-
-    def die(self, jobs: Sequence[UUID], error: str = "RenderCrashed") -> None:
-        self.admin.execute(DIE, {"jobs": list(jobs), "error": error})
-
-    def dead(self, count: int = 1, error: str = "RenderCrashed", **where: str) -> list[UUID]:
-        jobs = self.accept(count, **where)
-        self.die(jobs, error)
-        return jobs
-
-    def replays(self) -> dict[UUID, int]:
-        return dict(self.admin.execute(REPLAYS).fetchall())
-
-
-@pytest.fixture
-def desk(database: Database, tmp_path: Path) -> Desk:
-    return Desk(database, tmp_path)
 
 
 def test_jobs_are_listed_and_shown_without_names_or_renderer_texts(desk: Desk) -> None:

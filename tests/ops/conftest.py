@@ -1,0 +1,5 @@
+"""Fixtures of the operator's tests."""
+
+from support.desk import desk
+
+__all__ = ["desk"]
