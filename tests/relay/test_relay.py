@@ -142,6 +142,8 @@ def test_the_second_relay_waits_and_takes_over(
     first.kill()
     accept(admin, 3)
     eventually(lambda: in_redis() == expected(admin), timeout=5, describe="6 messages after takeover")
+    # It said "standby", hence ready, for ever.
+    assert '"role":"relay"' in second.page("/readyz").replace(" ", "")
 
 
 def test_without_a_stream_dispatch_polls(
