@@ -14,11 +14,11 @@ FILES ?=
 ONLY ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos bounds bench fmt clean
+.PHONY: help run demo test check chaos compose-test bounds bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -51,6 +51,9 @@ chaos: $(STAMP) ## random faults for 10 minutes, with a random seed (MINUTES=, S
 
 bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
 	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY))
+
+compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
+	@$(BIN)/python -m tests.compose
 
 bench: $(STAMP) ## the benchmarks, with their bounds
 	@$(BIN)/python -m benchmarks
