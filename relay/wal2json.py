@@ -29,6 +29,8 @@ class Wal2Json:
             "include-types": "false",
             "actions": "insert",
             "add-tables": ",".join(f"{_SCHEMA}.{table}" for table in _TABLES),
+            # Without it every pg_logical_emit_message() of the database is sent here in full.
+            "add-msg-prefixes": "none-of-ours",
         }
 
     def feed(self, payload: bytes | memoryview, header_lsn: int) -> Sequence[Event]:

@@ -126,6 +126,7 @@ class World:
         self.documents: dict[str, list[str]] = {}
         self.history = History(folder / "history.jsonl")
         self._histories = 1
+        self._direct = False
         self._admin: psycopg.Connection | None = None
         self._stopped = threading.Event()
         self._tender = threading.Thread(target=self._tend, name="tender", daemon=True)
@@ -182,9 +183,14 @@ class World:
     # -- building it up and taking it down
 
     def start(
-        self, *, portals: int = 1, relays: int = 2, workers: int = 2, threads: int = 2, **env: str
-    ) -> None:
-        """Start every process and wait until it is ready; `env` goes over the world's own settings."""
+        self, *, portals: int = 1, relays: int = 2, workers: int = 2, threads: int = 2,
+        direct: bool = False, **env: str,
+    ) -> None:  # fmt: skip
+        """Start every process and wait until it is ready; `env` goes over the world's own settings.
+
+        `direct`: straight to the servers, not through the proxies, which are Python and slow.
+        """
+        self._direct = direct
         self.make_teams()
         for n in range(portals):
             self._add("portal", f"portal-{n + 1}", env)
@@ -225,8 +231,7 @@ class World:
         redis = None if part == "portal" else Proxy(self.valkey.port)
         given = {
             **SETTINGS,
-            "ONCOMMIT_DATABASE_URL": self.database.url(part, port=postgres.port),
-            **({"ONCOMMIT_REDIS_URL": f"redis://127.0.0.1:{redis.port}/0"} if redis else {}),
+            **({} if self._direct else _through(self.database.url(part, port=postgres.port), redis)),
             **env,
         }
         running = getattr(self.processes, part)(ready=False, **options, **given)
@@ -263,6 +268,11 @@ class World:
         self.history.close()
         if self.store_is_tmpfs:
             subprocess.run(["umount", str(self.processes.blobs)], check=False)
+
+
+def _through(database_url: str, redis: Proxy | None) -> dict[str, str]:
+    found = {"ONCOMMIT_DATABASE_URL": database_url}
+    return found | ({"ONCOMMIT_REDIS_URL": f"redis://127.0.0.1:{redis.port}/0"} if redis else {})
 
 
 def _mount(folder: Path) -> bool:

@@ -99,6 +99,18 @@ def test_an_idle_stream_lets_go_of_what_others_write(reader: Reader, relay_conn:
     eventually(let_go)
 
 
+def test_messages_that_others_emit_are_not_sent_here(reader: Reader) -> None:
+    # wal2json sent all of them: a gigabyte of somebody's messages held the slot up by 690 MB.
+    for transactional in (False, True):
+        emit = "SELECT pg_logical_emit_message(%s, 'theirs', repeat('x', 100000))"
+        reader.database.admin.execute(emit, [transactional])
+    reader.database.admin.execute(WRITE)
+    size = 0
+    while size == 0:
+        size += sum(len(frame.payload) for frame in reader.stream.read(1.0))
+    assert size < 10_000
+
+
 def test_nothing_is_confirmed_that_the_caller_did_not_confirm(
     reader: Reader, relay_conn: psycopg.Connection
 ) -> None:
