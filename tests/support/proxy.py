@@ -1,6 +1,7 @@
 """A TCP proxy between two processes that a test can cut, blackhole, slow down and restore."""
 
 import contextlib
+import errno
 import selectors
 import socket
 import threading
@@ -12,6 +13,7 @@ from typing import Self
 import pytest
 
 from ops.ports import LOOPBACK, free_port
+from support.waiting import eventually
 
 CHUNK_BYTES = 65_536
 LOOK_EVERY_SECONDS = 0.02
@@ -50,10 +52,20 @@ class Proxy:
     def _listen(self) -> None:
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((LOOPBACK, self.port))
+        eventually(lambda: self._bound(listener), timeout=10, describe=f"port {self.port} is free again")
         listener.listen(128)
         listener.settimeout(LOOK_EVERY_SECONDS)
         self._listener = listener
+
+    def _bound(self, listener: socket.socket) -> bool:
+        """Bind, unless a connection that was being accepted when it was cut still holds the port."""
+        try:
+            listener.bind((LOOPBACK, self.port))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            return False
+        return True
 
     def cut(self) -> None:
         with self._lock:
