@@ -77,6 +77,13 @@ class Door:
             await app(scope, passage.receive, passage.send)
         except ClientDisconnect:
             log.info("the client left before its request was complete")
+        except asyncio.CancelledError:
+            # The grace of a stop is over: uvicorn would answer 500, in plain text. What this request came to
+            # is not known here; sent again with its key it finds out.
+            if not found.status:
+                await answer(Problem("overloaded"), found.trace.trace_id)(
+                    scope, passage.receive, passage.send
+                )
         except Exception:
             log.exception("unexpected")
             if not found.status:

@@ -13,7 +13,7 @@ from .evidence import TEAMS, Evidence, Job, told
 Invariant = Callable[[Evidence], Iterator[str]]
 #: Ends of a claim that its own worker did not choose: a second start is explained by them.
 TAKEN_AWAY = frozenset({EventType.RESCUED, EventType.RELEASED})
-ACCEPTED = 202
+ACCEPTED, INTERNAL = 202, 500
 
 
 def every_request_came_to_a_definite_answer(evidence: Evidence) -> Iterator[str]:
@@ -27,6 +27,15 @@ def every_request_came_to_a_definite_answer(evidence: Evidence) -> Iterator[str]
     for key in {entry["key"] for entry in evidence.of("request")}:
         if len(answers[key]) != 1:
             yield f"the key {key} was answered with {sorted(answers[key]) or 'nothing'}"
+
+
+def every_error_is_a_problem(evidence: Evidence) -> Iterator[str]:
+    """Whatever is wrong, the portal says so in its own words, and is never wrong itself."""
+    for entry in evidence.of("answer"):
+        if entry["status"] == INTERNAL or (
+            entry["status"] >= 400 and entry["kind"] != "application/problem+json"
+        ):
+            yield f"the key {entry['key']} was answered {entry['status']} as {entry['kind']!r}"
 
 
 def no_job_but_those_that_were_asked_for(evidence: Evidence) -> Iterator[str]:
@@ -192,6 +201,7 @@ def processes_end_for_a_reason(evidence: Evidence) -> Iterator[str]:
 
 INVARIANTS: tuple[Invariant, ...] = (
     every_request_came_to_a_definite_answer,
+    every_error_is_a_problem,
     no_job_but_those_that_were_asked_for,
     every_accepted_job_ended_as_it_should,
     events_fold_to_the_row,

@@ -98,6 +98,10 @@ SPOILED: list[tuple[Callable[..., Any], Evidence]] = [
         invariants.every_request_came_to_a_definite_answer,
         with_entries(entry("answer", key="k", path="/v1/jobs", jobs=1, status=422, id=None)),
     ),
+    (
+        invariants.every_error_is_a_problem,
+        with_entries(entry("answer", key="k", path="/v1/jobs", jobs=1, status=503, kind="text/plain")),
+    ),
     (invariants.no_job_but_those_that_were_asked_for, dataclasses.replace(WELL, jobs={})),
     (
         invariants.no_job_but_those_that_were_asked_for,

@@ -94,6 +94,12 @@ def test_a_pause_survives_the_loss_of_everything_but_the_database(scenario: Scen
         scenario.answered(3, timeout=60)
 
 
+def test_a_portal_that_stops_without_its_database_answers_with_problems(scenario: Scenario) -> None:
+    # What was under way when the grace was over got uvicorn's 500, in plain text.
+    scenario.suffer("portal-postgres-half-open", "portal-stopped", seconds=2.0)
+    scenario.answered(2)
+
+
 def test_a_document_that_kills_its_worker_is_dead_in_the_end(scenario: Scenario, world: World) -> None:
     for worker in world.of("worker"):
         worker.expects_to_die = True

@@ -108,10 +108,11 @@ class Traffic:
             except httpx.HTTPError as error:
                 self._history.add("no_answer", key=key, team=team, why=type(error).__name__)
             else:
-                told = answer.json() if answer.content else {}
+                kind = answer.headers.get("content-type", "")
+                told = answer.json() if kind.startswith("application/") else {}
                 self._history.add(
                     "answer", key=key, team=team, path=path, jobs=len(jobs), status=answer.status_code,
-                    id=told.get("id"), replayed="idempotent-replayed" in answer.headers,
+                    kind=kind, id=told.get("id"), replayed="idempotent-replayed" in answer.headers,
                 )  # fmt: skip
                 if answer.status_code not in AGAIN:
                     return
