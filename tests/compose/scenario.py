@@ -90,7 +90,9 @@ class Scenario:
         docker("kill", valkey)
         unfinished = len(traffic.unfinished())
         self.say(f"Valkey is killed, {unfinished} jobs are unfinished; submitting {DEAD} more")
-        self.claim("jobs were under way when Valkey died", expected=True, measured=unfinished > 0)
+        self.claim(
+            f"jobs were under way when Valkey died: {unfinished}", expected=True, measured=unfinished > 0
+        )
         traffic.submit(DEAD)
         docker("start", valkey)
         self.say(f"Valkey is started again; submitting {AFTER} more")
