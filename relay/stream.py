@@ -32,6 +32,8 @@ _LINGER_S: Final = 0.000_3
 _LINGER_MAX_S: Final = 0.005
 # Idle positions may be confirmed in leisure: each one may make the server save its slot.
 _IDLE_CONFIRM_S: Final = 1.0
+# Others may write a gigabyte in seconds: a segment of WAL is let go of at once.
+_IDLE_CONFIRM_BYTES: Final = 16 << 20
 # A polite end of COPY takes a round trip; the socket is closed anyway after this.
 _CLOSE_S: Final = 1.0
 
@@ -153,8 +155,8 @@ class ReplicationStream:
     def confirm_idle(self) -> None:
         """Confirm the last keepalive's position: every frame that `read` returned has been dealt with.
 
-        Lets go of the WAL that other tables and databases write. At most once a second, and at once
-        when the server asks.
+        Lets go of the WAL that other tables and databases write. At most once a second; at once when the
+        server asks, or when it is much.
 
         Raises:
             ServerAway: the link is gone.
@@ -162,7 +164,9 @@ class ReplicationStream:
         """
         pulse = self._pulse
         if pulse.idle_position > pulse.confirmed and (
-            pulse.reply_due or time.monotonic() - pulse.sent_at >= _IDLE_CONFIRM_S or not pulse.confirmed
+            pulse.reply_due
+            or time.monotonic() - pulse.sent_at >= _IDLE_CONFIRM_S
+            or pulse.idle_position - pulse.confirmed >= _IDLE_CONFIRM_BYTES  # also the first one
         ):
             self.confirm(pulse.idle_position)
 

@@ -42,6 +42,11 @@ class Scenario:
         wanted = count() + more
         eventually(lambda: count() >= wanted, timeout=timeout, describe=f"{more} more answers")
 
+    def asked(self, more: int) -> None:
+        """Wait until so many more requests were sent."""
+        wanted = self.history.count("request") + more
+        eventually(lambda: self.history.count("request") >= wanted, describe=f"{more} more requests")
+
     def rendered(self, more: int, timeout: float = 30.0) -> None:
         """Wait until so many more renders have started."""
         wanted = len(self.world.processes.renders()) + more

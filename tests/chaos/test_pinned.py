@@ -96,7 +96,9 @@ def test_a_pause_survives_the_loss_of_everything_but_the_database(scenario: Scen
 
 def test_a_portal_that_stops_without_its_database_answers_with_problems(scenario: Scenario) -> None:
     # What was under way when the grace was over got uvicorn's 500, in plain text.
-    scenario.suffer("portal-postgres-half-open", "portal-stopped", seconds=2.0)
+    with scenario.during("portal-postgres-half-open"):
+        scenario.asked(2)
+        scenario.suffer("portal-stopped", seconds=2.0)
     scenario.answered(2)
 
 
