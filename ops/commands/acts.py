@@ -28,8 +28,6 @@ def checked_reason(reason: str | None) -> str | None:
         return None
     if not 1 <= len(reason.strip()) <= REASON_CHARACTERS:
         raise typer.BadParameter(f"1 to {REASON_CHARACTERS} characters")
-    if "\x00" in reason:
-        raise typer.BadParameter("no NUL characters")
     return reason.strip()
 
 
