@@ -62,6 +62,7 @@ class CatchUp:
     _lane: str | None = ""
     _after: int = 0
     _until: int | None = None
+    _newest_first: bool = True
 
     def step(self, conn: Connection[Any], publisher: Publisher) -> None:
         """Do one page.
@@ -101,14 +102,19 @@ class CatchUp:
     def _intents_page(self, conn: Connection[Any], publisher: Publisher, until: int) -> None:
         age = self.audit_age_ms if self.occasion is Occasion.AUDIT else 0
         size = ROWS_PER_CALL if self.everything_lost else HEADS_PER_PAGE
-        heads = outbox.heads(conn, self._after, until, size, older_than_ms=age)
-        self.seen += len(heads)
+        # What came while the loss was found out is the newest: it shall not wait behind a whole backlog.
+        newest, self._newest_first = self._newest_first and self.occasion is not Occasion.AUDIT, False
+        after = max(until - size, 0) if newest else self._after
+        heads = outbox.heads(conn, after, until, size, older_than_ms=age)
         wanted = [i for i, _, _ in heads] if self.everything_lost else _missing(heads, publisher)
         for start in range(0, len(wanted), ROWS_PER_CALL):
             intents = outbox.intents(conn, wanted[start : start + ROWS_PER_CALL])
             messages = self.offer(intents)
             done = publisher.publish(messages, self.defaults(messages))
             self.republished += done.new + done.revived
+        if newest and after > 0:
+            return
+        self.seen += len(heads)
         if len(heads) < size:
             self.done = True
         else:

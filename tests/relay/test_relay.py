@@ -83,6 +83,20 @@ def test_flushall_is_noticed_within_a_second_without_traffic(
     eventually(lambda: in_redis() == expected(admin), timeout=2, describe="50 messages are back")
 
 
+def test_what_is_new_does_not_wait_behind_a_whole_resync(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any
+) -> None:
+    relay = processes.relay()
+    backlog = accept(admin, 10_000)
+    eventually(lambda: len(in_redis()) == len(backlog), timeout=20, describe="the backlog")
+    relay.freeze()
+    valkey.client.flushall()
+    [job] = accept(admin)
+    relay.thaw()
+    found = eventually(lambda: f"acme|{job}.1" in (ids := in_redis()) and ids, timeout=20)
+    assert len(found) < len(backlog)
+
+
 @pytest.mark.parametrize("empty", [True, False])
 def test_redis_killed_while_jobs_are_accepted(
     admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any, empty: bool
