@@ -15,6 +15,7 @@ import time
 from threading import Event
 from uuid import UUID
 
+from actors.about import about
 from actors.errors import Stop
 from actors.gate import Gate
 from actors.kept_connection import KeptConnection
@@ -80,12 +81,12 @@ class Heartbeat:
         metrics.gauge("renders_running", len(runs))
         for key, one in held.items():
             if one.cancel_requested and key in runs and runs[key].stop(Stop.CANCELLED):
-                log.info("cancelled: render stopped", job=str(key[0]))
+                log.info("cancelled: render stopped", **about(one.claim))
         self._release(held)
         not_held = runs.keys() - held.keys()
         for key in not_held & self._not_held:
-            if runs[key].stop(Stop.LOST):
-                log.warning("the claim is no longer this worker's: render stopped", job=str(key[0]))
+            if (claim := runs[key].claim) is not None and runs[key].stop(Stop.LOST):
+                log.warning("the claim is no longer this worker's: render stopped", **about(claim))
         self._not_held = not_held
 
     def _release(self, held: dict[Key, workers.Held]) -> None:
@@ -110,7 +111,9 @@ class Heartbeat:
                 self._running.leave(run)
             metrics.count("claims_ended_total", how="reconciled", outcome=ended.value)
             log.warning(
-                "released a claim that this worker does not run", job=str(key[0]), outcome=ended.value
+                "released a claim that this worker does not run",
+                **about(held[key].claim),
+                outcome=ended.value,
             )
         self._not_run = not_run
 

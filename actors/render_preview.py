@@ -10,6 +10,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from actors import simulate
+from actors.about import about
 from actors.child import Renderers
 from actors.decide import Decision, decide
 from actors.errors import (
@@ -28,13 +29,12 @@ from broker.settle import Defer
 from db import claims
 from db.claims import Answer, Claim, Ended
 from db.errors import Conflict, DatabaseError, Refused, translated
-from runtime import metrics
+from runtime import logs, metrics
 from runtime.blobs import BlobStore
 from runtime.failpoints import failpoint
-from runtime.logs import get_logger
 from runtime.settings import Settings
 
-log = get_logger(__name__)
+log = logs.get_logger(__name__)
 
 #: The lane is closed meanwhile; this is how soon a change of the operator's mind is looked at again.
 HELD_MS = 500
@@ -79,6 +79,14 @@ class Previews:
             Defer: put the message back.
 
         """
+        with logs.about(job=str(job), dispatch=dispatch_no, attempt=None):
+            try:
+                self._handle(job, dispatch_no)
+            except Defer as deferred:
+                metrics.count("deferrals_total", why=deferred.why)
+                raise
+
+    def _handle(self, job: UUID, dispatch_no: int) -> None:
         if self._gate.stopping:
             raise Defer(0, why="stopping")
         if self._gate.database_away:
@@ -91,8 +99,10 @@ class Previews:
             claim = self._claim(job, dispatch_no)
             if claim is not None:
                 run.claim = claim
-                failpoint("claim.after")
-                self._work(run, claim)
+                metrics.count("attempts_total", kind=claim.kind, after=_before(claim))
+                with logs.about(**about(claim)):
+                    failpoint("claim.after")
+                    self._work(run, claim)
         finally:
             self._running.leave(run)
 
@@ -104,7 +114,7 @@ class Previews:
         except Conflict as error:
             raise Defer(HELD_MS, why="conflict") from error
         except Refused as error:
-            log.exception("the claim was refused", job=str(job))
+            log.exception("the claim was refused")
             raise Defer(REFUSED_MS, why="refused") from error
         except DatabaseError as error:
             self._gate.away()
@@ -114,7 +124,7 @@ class Previews:
             if (wait := self._patience.next_ms(job, dispatch_no)) is not None:
                 raise Defer(wait, why="not_yet")
             metrics.count("claims_total", answer="gave_up")
-            log.warning("the row did not come", job=str(job), dispatch=dispatch_no)
+            log.warning("the row did not come")
             return None
         metrics.count("claims_total", answer=answer.value)
         self._patience.over(job, dispatch_no)
@@ -136,7 +146,7 @@ class Previews:
             failpoint("finish.before")
             ended = self._insist(lambda conn: claims.finish(conn, self._worker, claim, artifact, size))
             failpoint("finish.after")
-            self._account(claim, "succeeded", ended)
+            self._account("succeeded", ended)
 
     def _produce(self, run: Run, claim: Claim) -> tuple[str, int]:
         """Render and store; return the preview's digest and size."""
@@ -195,14 +205,10 @@ class Previews:
         )
         metrics.count("render_errors_total", error=metric_label(decision.error_class))
         if not isinstance(error, RenderError):  # a fault of this program: say where
-            log.error("unexpected error", job=str(claim.job), exc_info=error)
+            log.error("unexpected error", exc_info=error)
         # Not the error's text: it may quote the document. It is in the events, for who may read those.
         log.warning(
             "render ended without a preview",
-            job=str(claim.job),
-            team=claim.team,
-            dispatch=claim.dispatch_no,
-            attempt=claim.attempt,
             error_class=decision.error_class,
             how=decision.how.value,
         )
@@ -221,7 +227,7 @@ class Previews:
                 spend=decision.spend,
             )
         )
-        self._account(claim, decision.how.value, ended)
+        self._account(decision.how.value, ended)
 
     def _insist(self, write: Callable[[Connection[Any]], Ended]) -> Ended | None:
         """Write an end until the database has answered; None when it refused, or the process must go.
@@ -245,15 +251,17 @@ class Previews:
                 return None
             pause = min(pause * 2, LONGEST_INSIST_SECONDS)
 
-    def _account(self, claim: Claim, how: str, ended: Ended | None) -> None:
+    @staticmethod
+    def _account(how: str, ended: Ended | None) -> None:
         outcome = ended.value if ended else "unwritten"
         metrics.count("claims_ended_total", how=how, outcome=outcome)
-        log.info(
-            "claim ended",
-            job=str(claim.job),
-            team=claim.team,
-            dispatch=claim.dispatch_no,
-            attempt=claim.attempt,
-            how=how,
-            outcome=outcome,
-        )
+        log.info("claim ended", how=how, outcome=outcome)
+
+
+def _before(claim: Claim) -> str:
+    """Tell what this attempt comes after: only a replay starts the counts anew in a later dispatch."""
+    if claim.releases:
+        return "release"
+    if claim.attempt > 1:
+        return "failure"
+    return "acceptance" if claim.dispatch_no == 1 else "replay"

@@ -79,7 +79,15 @@ class Steward:
         metrics.gauge("workers_alive", sum(b is not None for b in beats.values()) - len(lost))
         for one in rescued:
             metrics.count("jobs_rescued_total", outcome=one.outcome)
-            log.warning("worker lost", job=str(one.job), lost_worker=str(one.worker), outcome=one.outcome)
+            log.warning(
+                "worker lost",
+                job=str(one.job),
+                team=one.team,
+                dispatch=one.dispatch_no,
+                attempt=one.attempt,
+                lost_worker=str(one.worker),
+                outcome=one.outcome,
+            )
         return rescued
 
     def _watch(self, beats: dict[UUID, datetime | None], now: float) -> dict[UUID, datetime | None]:

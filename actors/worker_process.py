@@ -33,16 +33,17 @@ from actors.shutdown import Shutdown, once_only
 from actors.steward import Steward
 from broker.client import redis_client
 from broker.delivery import Delivery
+from broker.eviction import Eviction
 from broker.lane_broker import LaneBroker
 from broker.settle import Defer
 from db import outbox, pool, workers
 from db.errors import DatabaseError, translated
+from runtime import logs, metrics
 from runtime.blobs import BlobStore
 from runtime.health import Health, HealthServer, serve_health
-from runtime.logs import configure, get_logger
 from runtime.settings import Settings, settings
 
-log = get_logger(__name__)
+log = logs.get_logger(__name__)
 
 QUEUE = "previews"
 #: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
@@ -62,6 +63,7 @@ class _Parts:
     render_log: RenderLog
     heartbeat: Heartbeat
     loops: Loops
+    eviction: Eviction
     shutdown: Shutdown
     previews: Previews
 
@@ -95,7 +97,7 @@ class WorkerProcess(Middleware):
         try:
             self._health = serve_health(lambda: Health(parts.loops.turning), lambda: _ready(parts, broker))
         except OSError as error:
-            die("the health page's port is taken: give each worker process its own", error=error)
+            die("the health page finds no port", error=error)
         log.info("worker", worker=str(self.id), health=self._health.url)
 
     def before_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
@@ -156,8 +158,21 @@ class WorkerProcess(Middleware):
         loops = Loops()
         loops.start("heartbeat", heartbeat.run)
         loops.start("steward", steward.run)
+        eviction = Eviction(broker.lanes)
+        loops.start("eviction", eviction.run)
         return _Parts(
-            database, beats, looks, gate, running, renderers, render_log, heartbeat, loops, shutdown, previews
+            database=database,
+            beats=beats,
+            looks=looks,
+            gate=gate,
+            running=running,
+            renderers=renderers,
+            render_log=render_log,
+            heartbeat=heartbeat,
+            loops=loops,
+            eviction=eviction,
+            shutdown=shutdown,
+            previews=previews,
         )
 
     def _goodbye(self) -> None:
@@ -189,6 +204,7 @@ class WorkerProcess(Middleware):
         """
         with translated(), self.parts.database.connection() as conn:
             outcome = outbox.quarantine(conn, message_id, reason, f"worker:{self.id}")
+        metrics.count("worker_quarantined_total", outcome=outcome)
         log.warning("unreadable message", message_id=message_id, reason=reason, outcome=outcome)
         return True
 
@@ -204,7 +220,8 @@ class WorkerProcess(Middleware):
             except DatabaseError as error:
                 raise Defer(AWAY_MS, why="database") from error
         else:
-            self.parts.previews.handle(job, dispatch_no)
+            with logs.about(team=message_id.partition("|")[0]):
+                self.parts.previews.handle(job, dispatch_no)
 
 
 def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:
@@ -212,8 +229,14 @@ def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:
     silence = broker.silence() if isinstance(broker, LaneBroker) else float("inf")
     database, redis, stopping = beat_age < LINK_SECONDS, silence < LINK_SECONDS, parts.gate.stopping
     return Health(
-        database and redis and not stopping,
-        {"database": database, "redis": redis, "stopping": stopping, "running": len(parts.running.all())},
+        database and redis and parts.eviction.ok and not stopping,
+        {
+            "database": database,
+            "redis": redis,
+            "stopping": stopping,
+            "running": len(parts.running.all()),
+            **parts.eviction.detail,
+        },
     )
 
 
@@ -225,7 +248,7 @@ def set_up() -> None:
 
     """
     given = settings()
-    configure("worker", given.log_level)
+    logs.configure("worker", given.log_level)
     process = WorkerProcess(given)
     broker = LaneBroker(
         redis_client(given.redis_url.get_secret_value()),

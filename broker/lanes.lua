@@ -46,6 +46,10 @@ local OPEN_AFTER = 1200
 local HOLD = 250
 -- Upper bound of what one fetch tidies of each kind; the rest waits for the next fetch.
 local TIDY = 128
+-- Lanes that one call of `page` looks at: well below a millisecond.
+local PAGE = 250
+-- How many delayed messages `busy` sorts by lane: about a millisecond.
+local NEXT_DUE = 2000
 -- The longest that a consumer waits before it looks again, ms.
 local LONGEST_WAIT = 1000
 
@@ -725,6 +729,37 @@ function commands.stats()
   end
   for lane in pairs(running) do
     add(lane, 'idle')
+  end
+  return reply
+end
+
+-- queue, cursor ('0': the first) -> next cursor, then lane, waiting, state for some of the lanes with
+-- waiting messages. Every such lane comes in the end, perhaps twice.
+function commands.page()
+  local q = queue(ARGV[3])
+  local scan = call('HSCAN', q.where, ARGV[4], 'COUNT', PAGE)
+  local reply = { scan[1] }
+  for i = 1, #scan[2], 2 do
+    local lane = scan[2][i]
+    reply[#reply + 1], reply[#reply + 2] = lane, call('ZCARD', q.lane .. lane)
+    reply[#reply + 1] = string.match(scan[2][i + 1], '^%a+')
+  end
+  return reply
+end
+
+-- queue -> delayed in all, then lane, delayed (among the next due only), running of each lane with any
+function commands.busy()
+  local q, delayed, running = queue(ARGV[3]), {}, {}
+  for _, id in ipairs(call('ZRANGE', q.delayed, 0, NEXT_DUE - 1)) do
+    delayed[lane_of(id)] = (delayed[lane_of(id)] or 0) + 1
+  end
+  for _, id in ipairs(call('HKEYS', q.holder)) do
+    running[lane_of(id)] = (running[lane_of(id)] or 0) + 1
+    delayed[lane_of(id)] = delayed[lane_of(id)] or 0
+  end
+  local reply = { call('ZCARD', q.delayed) }
+  for lane, count in pairs(delayed) do
+    reply[#reply + 1], reply[#reply + 2], reply[#reply + 3] = lane, count, running[lane] or 0
   end
   return reply
 end

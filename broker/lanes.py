@@ -215,6 +215,15 @@ class Lanes:
             lanes=lanes[:top],
         )
 
+    def ask(self, command: str, *args: str | int) -> Any:
+        """Run one of the script's commands that only read; see broker/census.py."""
+        return self._call(_OTHER, command, *args)
+
+    def queues(self) -> list[str]:
+        """Return the names of the queues that ever held a message."""
+        names: Iterable[bytes] = cast("Any", self.client).smembers(f"{self.namespace}:queues")
+        return sorted(_text(name) for name in names)
+
     def eviction_policy(self) -> str:
         """Return the server's maxmemory policy; anything but `noeviction` drops messages at will."""
         memory: dict[str, Any] = cast("Any", self.client).info("memory")

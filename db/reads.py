@@ -264,12 +264,18 @@ async def cancel(conn: AsyncConnection[Any], team: str, job_id: UUID, who: str, 
     return str(row[0]) if row else "unknown"
 
 
-OLDEST_DUE = "SELECT seconds, intents FROM oldest_due"
+VITALS = """
+SELECT seconds, intents, (SELECT count(*) FROM (SELECT FROM jobs WHERE status = 'dead' LIMIT 10000) dead)
+  FROM oldest_due
+"""
 
 
-async def oldest_due(conn: AsyncConnection[Any]) -> tuple[float, int]:
-    """Return how long the oldest intent that is due has waited, seconds, and how many are due."""
+async def vitals(conn: AsyncConnection[Any]) -> tuple[float, int, int]:
+    """Return how long the oldest due intent has waited (seconds), how many are due, and the dead jobs.
+
+    Counting ends at 100,000 intents and 10,000 jobs.
+    """
     with translated():
         async with conn.cursor(row_factory=tuple_row) as cursor:
-            row = await (await cursor.execute(OLDEST_DUE)).fetchone()
-    return (float(row[0]), int(row[1])) if row else (0.0, 0)
+            row = await (await cursor.execute(VITALS)).fetchone()
+    return (float(row[0]), int(row[1]), int(row[2])) if row else (0.0, 0, 0)

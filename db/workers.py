@@ -78,7 +78,12 @@ def claims_of(conn: Connection[Any], worker: UUID) -> list[Held]:
     ]
 
 
-RESCUE = "SELECT job, outcome, worker FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s::interval, %s)"
+# The statement's own snapshot is from before the rescue: the dispatch and the attempt are those that ran.
+RESCUE = """
+SELECT r.job, r.outcome, r.worker, j.team, j.dispatch_no, j.attempt
+  FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s::interval, %s) r
+  JOIN jobs j ON j.id = r.job
+"""
 ORPHANS = """
 SELECT DISTINCT worker FROM jobs j
  WHERE worker IS NOT NULL AND NOT EXISTS (SELECT FROM workers w WHERE w.id = j.worker)
@@ -98,6 +103,9 @@ class Rescued:
     job: UUID
     outcome: str
     worker: UUID
+    team: str
+    dispatch_no: int
+    attempt: int
 
 
 def rescue(

@@ -41,19 +41,28 @@ class Readiness:
             self._asking = asyncio.create_task(self._database.run(self._facts, wait=ANSWER_SECONDS))
         done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_SECONDS)
         if not done:
-            return False, {"error": f"no answer within {ANSWER_SECONDS} s"}
+            return self._silent(f"no answer within {ANSWER_SECONDS} s")
         try:
             facts = self._asking.result()
         except DatabaseError as error:
-            return False, {"error": str(error)}
+            return self._silent(str(error))
+        metrics.gauge("database_answers", 1)
         return True, facts
+
+    @staticmethod
+    def _silent(why: str) -> tuple[bool, dict[str, Any]]:
+        metrics.gauge("database_answers", 0)
+        # Old news would look like health.
+        metrics.forget("oldest_due_intent_seconds", "due_intents", "dead_jobs")
+        return False, {"error": why}
 
     @staticmethod
     async def _facts(conn: AsyncConnection[Any]) -> dict[str, Any]:
         row = await (await conn.execute(READ_ONLY)).fetchone()
-        seconds, intents = await reads.oldest_due(conn)
+        seconds, intents, dead = await reads.vitals(conn)
         metrics.gauge("oldest_due_intent_seconds", seconds)
         metrics.gauge("due_intents", intents)
+        metrics.gauge("dead_jobs", dead)
         return {
             "read_only": bool(row and row[0]),
             "oldest_due_seconds": round(seconds, 3),

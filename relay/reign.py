@@ -75,6 +75,7 @@ class Reign:
         self._inspect_at = time.monotonic() + INSPECT_SECONDS
         self._redis_reason = "not tried yet"
         self._resync_due = False
+        self._cause = "attached"
         self._restored = False
         self._poll_at = 0.0
 
@@ -124,6 +125,7 @@ class Reign:
             return
         self._publisher.abandon()  # the epoch must be drawn after START_REPLICATION succeeded
         self._redis_at = 0.0
+        self._cause = "attached"
         self._done_lsn = 0
         self._in_transaction = False
         log.info("relay.attached", slot=self._source.slot, decoder=self._source.plugin, pid=stream.pid)
@@ -158,7 +160,7 @@ class Reign:
         log.error("relay.decode_error", reason=str(error))
         metrics.count("relay_decode_errors_total")
         self._dropped.add(self._xid)
-        self._resync_due = True
+        self._resync_due, self._cause = True, "unreadable"
 
     def _take(self, stream: ReplicationStream, events: Sequence[Event]) -> None:
         rows: list[OutboxRow] = []
@@ -222,7 +224,9 @@ class Reign:
         if isinstance(trouble, TokenMismatch):
             log.warning("relay.token_mismatch", stored=str(trouble.stored))
             metrics.count("relay_token_mismatches_total")
+            self._cause = "token_mismatch"
             return
+        self._cause = "redis_away"
         self._redis_at += REDIS_RETRY_SECONDS
         if self._redis_reason != str(trouble):
             log.warning("relay.redis_away", reason=str(trouble))
@@ -246,6 +250,10 @@ class Reign:
         self._judge.forget_lanes()
         self._redis_reason = "ok"
         self._beat_at = time.monotonic() + BEAT_SECONDS
+        if self._restored:
+            self._cause = "database_restored"
+        elif lost and self._cause != "attached":
+            self._cause = "redis_lost_data"
         log.info("relay.reigns", redis_lost_data=lost)
         self._begin(Occasion.RESYNC, everything_lost=lost)
 
@@ -279,6 +287,8 @@ class Reign:
 
     def _begin(self, occasion: Occasion, *, everything_lost: bool = False) -> None:
         metrics.count("relay_catch_ups_total", occasion=occasion)
+        if occasion is Occasion.RESYNC:
+            metrics.count("relay_resyncs_total", cause=self._cause)
         self._catch_up = CatchUp(
             occasion,
             self._judge.offer,

@@ -13,6 +13,7 @@ from db.pool import connect
 from relay.errors import ServerAway, SlotBusy, StreamError
 from relay.publisher import Publisher
 from relay.reign import Reign, ReignOver
+from relay.watch import Watch
 from runtime.health import Health
 from runtime.logs import get_logger
 from runtime.settings import Settings
@@ -38,7 +39,9 @@ class Relay:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._client = redis_client(settings.redis_url.get_secret_value(), timeout=REDIS_SECONDS)
-        self._publisher = Publisher(Lanes(self._client, settings.namespace))
+        lanes = Lanes(self._client, settings.namespace)
+        self._publisher = Publisher(lanes)
+        self._watch = Watch(lanes, lambda: self._publisher.reigns)
         self._stopping = False
         self._turned = time.monotonic()
         self._reign: Reign | None = None
@@ -56,6 +59,13 @@ class Relay:
 
     def run(self) -> None:
         """Relay until `stop`; nothing that happens to PostgreSQL or Redis ends it."""
+        self._watch.start()
+        try:
+            self._run()
+        finally:
+            self._watch.stop()
+
+    def _run(self) -> None:
         pause = FIRST_PAUSE
         while not self._stopping:
             started = time.monotonic()
@@ -118,7 +128,11 @@ class Relay:
         return Health(ok=age < LIVE_SECONDS, detail={"loop_turned_seconds_ago": round(age, 3)})
 
     def ready(self) -> Health:
-        """Readiness: this relay publishes, or stands by for one that does."""
+        """Readiness: this relay publishes, or stands by for one that does, into a Redis that keeps it."""
+        links, keeps = self._links(), self._watch.eviction
+        return Health(ok=links.ok and keeps.ok, detail={**links.detail, **keeps.detail})
+
+    def _links(self) -> Health:
         reign = self._reign
         if self._standby:
             return Health(ok=True, detail={"role": "standby"})

@@ -34,6 +34,13 @@ _NO_STREAM = (SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotF
 #: The slot went away between looking and attaching: once more makes a new one.
 _VANISHED = (SlotMissing, SlotInvalidated, SlotWrongPlugin)
 
+_SLOT_GAUGES: Final = (
+    "relay_slot_lag_bytes",
+    "relay_slot_retained_bytes",
+    "relay_slot_safe_bytes",
+    "relay_slot_wal_status",
+)
+
 
 class Source:
     """The relay's place in the WAL. `stream` is None while none can be had; `reason` says why."""
@@ -146,10 +153,7 @@ class Source:
             DatabaseError: the server is away.
 
         """
-        state = slot.slot_state(self._conn, self.slot)
-        metrics.gauge("relay_slot_lag_bytes", state.lag_bytes or 0)
-        metrics.gauge("relay_slot_retained_bytes", state.retained_bytes or 0)
-        metrics.gauge("relay_slot_safe_bytes", -1 if state.safe_wal_size is None else state.safe_wal_size)
+        _measure(slot.slot_state(self._conn, self.slot))
         streaming = self.stream is not None and self.plugin == "pgoutput"
         if streaming and not slot.publication_ok(self._conn, self._publication):
             raise StreamError("the publication was taken away while streaming")
@@ -160,3 +164,11 @@ class Source:
             self.stream.close()
             self.stream = None
         metrics.gauge("relay_streaming", 0)
+        metrics.forget(*_SLOT_GAUGES)  # the next reign may be another relay's
+
+
+def _measure(state: slot.SlotState) -> None:
+    metrics.gauge("relay_slot_lag_bytes", state.lag_bytes or 0)
+    metrics.gauge("relay_slot_retained_bytes", state.retained_bytes or 0)
+    metrics.gauge("relay_slot_safe_bytes", -1 if state.safe_wal_size is None else state.safe_wal_size)
+    metrics.gauges("relay_slot_wal_status", {(state.wal_status or "none",): 1})

@@ -4,6 +4,7 @@ Liveness: my loop turns. Readiness: my links work and I make progress. The check
 server's own threads: a check that hangs, because what it looks at hangs, is an answer too ("no").
 """
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -28,6 +29,8 @@ log = get_logger(__name__)
 CHECK_SECONDS = 0.8
 #: A client that does not send its request line is let go.
 IDLE_SECONDS = 5
+#: Processes with the same settings on one machine; Prometheus is told the whole range.
+PORTS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +100,26 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
+def _bound(server: type[ThreadingHTTPServer], handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
+    first = settings().health_port
+    for port in range(first, min(first + PORTS, 65536)):
+        try:
+            return server((settings().host, port), handler)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE or port == min(first + PORTS, 65536) - 1:
+                raise
+    raise AssertionError("unreachable: the last port returns or raises")
+
+
 def serve_health(live: Callable[[], Health], ready: Callable[[], Health]) -> HealthServer:
     """Serve the health pages on the settings' host and health port, in threads of their own.
 
-    The base URL is written to the settings' health file, if one is named.
+    A port that is taken is left to whoever has it, and the next one is tried: several worker processes
+    with the same settings lie side by side. The base URL is written to the settings' health file, if one
+    is named.
 
     Raises:
-        OSError: the port is taken.
+        OSError: that port and the 63 after it are taken, or the host is not this machine's.
 
     """
     checks = {"/livez": _Check("livez", live), "/readyz": _Check("readyz", ready)}
@@ -145,7 +161,7 @@ def serve_health(live: Callable[[], Health], ready: Callable[[], Health]) -> Hea
         def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 -- overridden
             log.debug("health page: the client went away", exc_info=True)  # noqa: LOG014 -- called in one
 
-    server = Server((settings().host, settings().health_port), Handler)
+    server = _bound(Server, Handler)
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
     url = base_url(settings().host, server.server_address[1])
     if (file := settings().health_file) is not None:
