@@ -158,6 +158,7 @@ class WorkerProcess(Middleware):
         loops = Loops()
         loops.start("heartbeat", heartbeat.run)
         loops.start("steward", steward.run)
+        metrics.count("worker_quarantined_total", 0, outcome="quarantined")  # so that the first one is a rise
         eviction = Eviction(broker.lanes)
         loops.start("eviction", eviction.run)
         return _Parts(
