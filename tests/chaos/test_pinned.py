@@ -36,7 +36,7 @@ WORKERS = [
     "workers-stopped",
     "worker-stopped-without-redis",
 ]
-ALONE = ["relay-frozen", "store-full", "team-paused"]
+ALONE = ["relay-frozen", "store-full", "team-paused", "clocks-wrong"]
 
 
 def test_every_fault_is_pinned() -> None:
@@ -73,6 +73,11 @@ def test_a_workers_end_costs_one_attempt_at_most(scenario: Scenario, fault: str)
 def test_a_relay_that_wakes_after_a_takeover_publishes_nothing(scenario: Scenario) -> None:
     scenario.suffer("relay-frozen")
     scenario.answered(5)
+
+
+def test_clocks_that_are_an_hour_fast_change_nothing(scenario: Scenario) -> None:
+    scenario.suffer("clocks-wrong", seconds=2.0)
+    scenario.answered(2)
 
 
 def test_a_full_store_spends_no_attempt(scenario: Scenario, world: World) -> None:

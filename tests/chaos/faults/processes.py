@@ -3,11 +3,13 @@
 import os
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from ..fault import Fault
 from ..world import LOST_SECONDS
 
 WORKERS = frozenset({"workers"})
+CLOCK = Path(__file__).parents[1] / "wrong_clock"
 WORKER_PIDS = "SELECT pid FROM workers WHERE heartbeat_at > clock_timestamp() - interval '3 s'"
 
 
@@ -128,6 +130,29 @@ class PortalKilledAfterCommit(Fault):
         self.world.portal.restart_with(ONCOMMIT_FAILPOINTS=f"accept.after_commit=kill@{nth}")
 
 
+class ClocksWrong(Fault):
+    """The clocks of the portal and of the relay that will reign are an hour fast.
+
+    Not the workers': theirs stamp the render log, which the invariants read.
+    """
+
+    name = "clocks-wrong"
+    touches = frozenset({"portal", "relay"})
+
+    def inject(self) -> None:
+        self._reigned = self.world.active_relay()
+        self._wrong = [self.world.portal, self.world.standby_relay()]
+        for member in self._wrong:
+            path = member.running.process.command.env["PYTHONPATH"]
+            member.restart_with(PYTHONPATH=f"{CLOCK}{os.pathsep}{path}")
+        self._wrong[0].running.wait_ready()
+        self._reigned.kill()
+
+    def heal(self) -> None:
+        for member in self._wrong:
+            member.kill()
+
+
 class TeamPaused(Fault):
     """An operator pauses a team."""
 
@@ -152,5 +177,6 @@ FAULTS: tuple[type[Fault], ...] = (
     PortalKilled,
     PortalStopped,
     PortalKilledAfterCommit,
+    ClocksWrong,
     TeamPaused,
 )
