@@ -1,16 +1,18 @@
 """Documents for the portals, and what became of the jobs."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
 
 ANSWER_SECONDS = 30.0
 ACCEPTED = 202
-#: How long a render takes beside its own milliseconds: long enough that a fault finds it under way.
+#: What a render takes beside its own milliseconds: long enough that a fault finds renders under way.
 RENDER_MS = 1_000
-UNFINISHED = frozenset({"queued", "processing", "retrying"})
+#: What one page of GET /v1/jobs holds at most.
+PAGE = 100
+ENDED = frozenset({"succeeded", "dead", "cancelled"})
 
 
 class Traffic:
@@ -22,34 +24,52 @@ class Traffic:
             [httpx.Client(base_url=p, timeout=ANSWER_SECONDS, trust_env=False) for p in portals]
         )
         self._headers = {"Authorization": f"Bearer {token}"}
+        self._put = 0
+        self._ended: set[str] = set()
         self.answers: list[int] = []
         self.jobs: list[str] = []
+
+    def submit_batch(self, count: int) -> str:
+        """Put so many new documents, ask for all their previews at once, and return the batch's id.
+
+        One answer, so that what is accepted runs ahead of what is rendered, however slow this client is.
+        """
+        jobs = [self._order() for _ in range(count)]
+        batch: str = self._post("/v1/batches", {"jobs": jobs})["id"]
+        page = self.get(f"/v1/jobs?batch={batch}&limit={PAGE}").raise_for_status().json()
+        self.jobs += [job["id"] for job in page["jobs"]]
+        return batch
 
     def submit(self, count: int) -> None:
         """Put so many new documents, and ask for a preview of each."""
         for _ in range(count):
-            number = len(self.answers)
-            put = next(self._turn).put(
-                "/v1/documents", content=f"Document {number}.\n".encode(), headers=self._headers
-            )
-            put.raise_for_status()
-            posted = next(self._turn).post(
-                "/v1/jobs",
-                json={
-                    "document": put.json()["document"],
-                    "kind": "page",
-                    "title": f"document {number}",
-                    "simulate": {"sleep_ms": RENDER_MS},
-                },
-                headers={**self._headers, "Idempotency-Key": f"document-{number}"},
-            )
-            self.answers.append(posted.status_code)
-            if posted.status_code == ACCEPTED:
-                self.jobs.append(posted.json()["id"])
+            self.jobs.append(self._post("/v1/jobs", self._order())["id"])
+
+    def _order(self) -> dict[str, Any]:
+        self._put += 1
+        content = f"Document {self._put}.\n".encode()
+        answer = next(self._turn).put("/v1/documents", content=content, headers=self._headers)
+        return {
+            "document": answer.raise_for_status().json()["document"],
+            "kind": "page",
+            "title": f"document {self._put}",
+            "simulate": {"sleep_ms": RENDER_MS},
+        }
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        headers = {**self._headers, "Idempotency-Key": f"request-{self._put}"}
+        answer = next(self._turn).post(path, json=body, headers=headers)
+        self.answers.append(answer.status_code)
+        found: dict[str, Any] = answer.raise_for_status().json()
+        return found
 
     def get(self, path: str) -> httpx.Response:
         """Return a page of whichever portal's turn it is."""
         return next(self._turn).get(path, headers=self._headers)
+
+    def succeeded(self, batch: str) -> int:
+        """Return how many jobs of a batch have succeeded."""
+        return int(self.get(f"/v1/batches/{batch}").raise_for_status().json()["counts"]["succeeded"])
 
     def job(self, job: str) -> dict[str, Any]:
         """Return a job as it is now."""
@@ -61,6 +81,7 @@ class Traffic:
         page = self.get(f"/v1/jobs/{job}/events").raise_for_status().json()
         return [event["type"] for event in page["events"]]
 
-    def unfinished(self) -> list[str]:
-        """Return the jobs that have not ended."""
-        return [job for job in self.jobs if self.job(job)["status"] in UNFINISHED]
+    def unfinished(self) -> int:
+        """Return how many jobs have not ended; those that have are not asked about again."""
+        self._ended |= {j for j in self.jobs if j not in self._ended and self.job(j)["status"] in ENDED}
+        return len(self.jobs) - len(self._ended)
