@@ -2,11 +2,9 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import orjson
 import structlog
 from fastapi import APIRouter
 from psycopg import AsyncConnection
@@ -15,9 +13,10 @@ from starlette.responses import Response
 
 from db import accept as acceptance
 from db import reads
-from db.accept import Acceptance, Decision, NewJob, Outcome
-from portal import idempotency, ids, json_text
+from db.accept import Acceptance, Decision, Outcome
+from portal import asked, idempotency, ids
 from portal.answers import as_json, told, with_headers
+from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES, Asked
 from portal.bodies import require_type, whole
 from portal.callers import Submitter
 from portal.context import Portal, portal
@@ -25,19 +24,7 @@ from portal.database import WORK_SECONDS
 from portal.door import visit
 from portal.identity import Caller
 from portal.problems import Fault, Problem
-from portal.resources import (
-    BATCH_REQUEST,
-    JOB_REQUEST,
-    MAX_BATCH,
-    Batch,
-    BatchRequest,
-    Job,
-    JobRequest,
-    Simulate,
-    batch_json,
-    job_json,
-    validated,
-)
+from portal.resources import Batch, Job, batch_json, job_json
 from runtime import metrics
 from runtime.failpoints import failpoint
 from runtime.logs import get_logger
@@ -45,13 +32,9 @@ from runtime.logs import get_logger
 log = get_logger(__name__)
 router = APIRouter(prefix="/v1", tags=["acceptance"])
 
-#: A job of the longest title, all of it escaped, takes 2.6 kB.
-MAX_JOB_BYTES = 64 << 10
-#: 10,000 jobs of 400 bytes; parsed at once, so the limit on what one body can make of memory.
-MAX_BATCH_BYTES = 4 << 20
-#: Line by line: 10,000 of the longest that make sense.
-MAX_LINES_BYTES = 8 << 20
 JSON, NDJSON = "application/json", "application/x-ndjson"
+#: The forms of a batch: how many bytes are taken, and who understands them.
+FORMS = {JSON: (MAX_BATCH_BYTES, asked.many), NDJSON: (MAX_LINES_BYTES, asked.lines)}
 #: A batch gets longer than one job: 10,000 took 4 to 8 s on two cores shared by a dozen busy processes.
 JOBS_PER_SECOND = 1_000
 #: When a job of a second or so is worth asking for, seconds.
@@ -87,14 +70,6 @@ def _declared(parameter: str, operations: tuple[str, ...]) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that was understood: the jobs it asks for, and its fingerprint."""
-
-    jobs: list[JobRequest]
-    fingerprint: bytes
-
-
 @router.post(
     "/jobs",
     status_code=202,
@@ -115,9 +90,8 @@ async def post_job(request: Request, caller: Submitter) -> Response:
     require_type(request, JSON)
     with portal(request).budget.share() as share:
         body = await whole(request, MAX_JOB_BYTES, share)
-        meaning = validated(JOB_REQUEST.validate_python, json_text.parse(body))
-    asked = Asked([meaning], idempotency.fingerprint("POST /v1/jobs", meaning))
-    decision, row = await _accept(request, caller, key, asked, None)
+        wanted = asked.one(body)
+    decision, row = await _accept(request, caller, key, wanted, None)
     job: reads.JobRow = row
     structlog.contextvars.bind_contextvars(job=str(job.id))
     return _accepted(f"/v1/jobs/{job.id}", job_json(job), decision)
@@ -146,14 +120,15 @@ async def post_job(request: Request, caller: Submitter) -> Response:
 async def post_batch(request: Request, caller: Submitter) -> Response:
     """Accept up to 10,000 jobs, all or none, in one transaction."""
     key = _key(request)
-    media_type = require_type(request, JSON, NDJSON)
+    media_type = require_type(request, *FORMS)
     found = portal(request)
     with found.budget.share() as share:
-        body = await whole(request, MAX_LINES_BYTES if media_type == NDJSON else MAX_BATCH_BYTES, share)
+        limit, understand = FORMS[media_type]
+        body = await whole(request, limit, share)
         # In a thread, so that others are answered meanwhile; one at a time, so that memory is bounded.
         loop = asyncio.get_running_loop()
-        asked = await loop.run_in_executor(found.parser, _understand, body, media_type)
-    decision, row = await _accept(request, caller, key, asked, ids.uuid7())
+        wanted = await loop.run_in_executor(found.parser, understand, body)
+    decision, row = await _accept(request, caller, key, wanted, ids.uuid7())
     batch: reads.BatchRow = row
     structlog.contextvars.bind_contextvars(batch=str(batch.id))
     return _accepted(f"/v1/batches/{batch.id}", batch_json(batch), decision)
@@ -165,36 +140,8 @@ def _key(request: Request) -> str:
     return key
 
 
-def _understand(body: bytearray, media_type: str) -> Asked:
-    batch = (
-        _lines(body)
-        if media_type == NDJSON
-        else validated(BATCH_REQUEST.validate_python, json_text.parse(body))
-    )
-    return Asked(batch.jobs, idempotency.fingerprint("POST /v1/batches", batch))
-
-
-def _lines(body: bytearray) -> BatchRequest:
-    """Return the batch of a body with one job a line; blank lines do not count."""
-    lines = [line for line in body.split(b"\n") if line.strip()]
-    if len(lines) > MAX_BATCH:
-        raise Problem("invalid-request", errors=[Fault("/jobs", f"more than {MAX_BATCH} jobs")])
-    faults: list[Fault] = []
-    jobs: list[JobRequest] = []
-    for n, line in enumerate(lines):
-        try:
-            jobs.append(validated(JOB_REQUEST.validate_python, json_text.parse(line), f"/jobs/{n}"))
-        except Problem as problem:
-            if problem.slug != "invalid-request":
-                raise Problem(problem.slug, f"/jobs/{n}: {problem.detail}") from None
-            faults.extend(problem.errors)
-    if faults:
-        raise Problem("invalid-request", errors=faults)
-    return validated(BATCH_REQUEST.validate_python, {"jobs": jobs})
-
-
 async def _accept(
-    request: Request, caller: Caller, key: str, asked: Asked, batch: UUID | None
+    request: Request, caller: Caller, key: str, wanted: Asked, batch: UUID | None
 ) -> tuple[Decision, Any]:
     """Decide the key; return the decision and the row of the job or batch.
 
@@ -204,41 +151,41 @@ async def _accept(
 
     """
     found = portal(request)
-    _check_simulation(found, asked, batch)
-    wanted = Acceptance(
+    _check_simulation(found, wanted, batch)
+    everything = Acceptance(
         team=caller.team,
         key=key,
-        fingerprint=asked.fingerprint,
-        jobs=_new_jobs(asked.jobs),
+        fingerprint=wanted.fingerprint,
+        jobs=wanted.new_jobs(),
         batch=batch,
-        over_quota=await found.backlogs.over(caller.team, len(asked.jobs)),
+        over_quota=await found.backlogs.over(caller.team, len(wanted.jobs)),
         traceparent=visit(request).trace.traceparent,
         who=caller.who,
     )
 
     async def work(conn: AsyncConnection[Any]) -> tuple[Decision, Any]:
-        decision = await acceptance.accept(conn, wanted)
+        decision = await acceptance.accept(conn, everything)
         failpoint("accept.after_commit")
         return decision, await _row(conn, caller.team, decision)
 
     async def look(seconds: float) -> tuple[Decision, Any]:
         return await found.database.run(
-            work, wait=seconds, within=WORK_SECONDS + len(asked.jobs) / JOBS_PER_SECOND
+            work, wait=seconds, within=WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
         )
 
     decision, row = await idempotency.decided(look)
     metrics.count("requests_decided_total", outcome=decision.outcome)
     _refuse(decision, batch)
     if decision.outcome is Outcome.NEW:
-        for kind, jobs in Counter(job.kind for job in asked.jobs).items():
+        for kind, jobs in Counter(job.kind for job in wanted.jobs).items():
             metrics.count("jobs_accepted_total", jobs, kind=kind)
     return decision, row
 
 
-def _check_simulation(found: Portal, asked: Asked, batch: UUID | None) -> None:
+def _check_simulation(found: Portal, wanted: Asked, batch: UUID | None) -> None:
     if found.settings.simulation:
         return
-    places = [n for n, job in enumerate(asked.jobs) if job.simulate is not None]
+    places = [n for n, job in enumerate(wanted.jobs) if job.simulate is not None]
     if places:
         raise Problem(
             "simulation-off", errors=[Fault(f"{_at(batch, n)}/simulate", "not accepted") for n in places]
@@ -247,25 +194,6 @@ def _check_simulation(found: Portal, asked: Asked, batch: UUID | None) -> None:
 
 def _at(batch: UUID | None, n: int) -> str:
     return f"/jobs/{n}" if batch else ""
-
-
-def _new_jobs(jobs: list[JobRequest]) -> list[NewJob]:
-    return [
-        NewJob(
-            id=id_,
-            kind=job.kind,
-            document=job.document,
-            title=job.title,
-            priority=job.priority,
-            max_attempts=job.max_attempts,
-            simulate=None if job.simulate is None else _text(job.simulate),
-        )
-        for id_, job in zip(ids.uuid7s(len(jobs)), jobs, strict=True)
-    ]
-
-
-def _text(simulate: Simulate) -> str:
-    return orjson.dumps(simulate.model_dump(exclude_defaults=True)).decode()
 
 
 async def _row(conn: AsyncConnection[Any], team: str, decision: Decision) -> Any:

@@ -21,6 +21,8 @@ MAX_DIGITS = 20
 MAX_OBJECTS = 20_001
 
 
+#: More names than any object has, so that the faults of one are few.
+MAX_NAMES = 32
 #: Checked before the scanner makes a Python object of each: four bytes of body can be 64 of memory.
 #: Names and texts of ten thousand jobs, and their batch; no job has a list.
 MAX_STRINGS = 150_000
@@ -41,6 +43,8 @@ class _Reader:
         if self.objects > MAX_OBJECTS:
             _refuse(f"more than {MAX_OBJECTS} objects")
         found = dict(pairs)
+        if len(found) > MAX_NAMES:
+            _refuse(f"more than {MAX_NAMES} names in one object")
         if len(found) != len(pairs):
             _refuse("a key appears twice in one object")
         return found

@@ -120,6 +120,8 @@ class Problem(Exception):
     detail: str | None = None
     errors: Sequence[Fault] = ()
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    #: Faults that were counted and not kept.
+    left_out: int = 0
 
     @property
     def kind(self) -> Kind:
@@ -138,8 +140,8 @@ def document(problem: Problem, trace: str | None) -> dict[str, Any]:
     }
     if problem.errors:
         found["errors"] = [{"pointer": e.pointer, "detail": e.detail} for e in problem.errors[:MAX_ERRORS]]
-        if len(problem.errors) > MAX_ERRORS:
-            found["errors_left_out"] = len(problem.errors) - MAX_ERRORS
+        if left_out := problem.left_out + max(0, len(problem.errors) - MAX_ERRORS):
+            found["errors_left_out"] = left_out
     if trace is not None:
         found["trace"] = trace
     return found

@@ -65,8 +65,14 @@ class BatchRequest(Request):
     jobs: list[JobRequest] = Field(min_length=1, max_length=MAX_BATCH)
 
 
+class BatchShape(Request):
+    """A batch whose jobs are still to be validated, one by one."""
+
+    jobs: list[Any] = Field(min_length=1, max_length=MAX_BATCH)
+
+
 JOB_REQUEST = TypeAdapter(JobRequest)
-BATCH_REQUEST = TypeAdapter(BatchRequest)
+BATCH_SHAPE = TypeAdapter(BatchShape)
 
 
 class Links(BaseModel):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from portal.accepting import MAX_BATCH_BYTES, MAX_JOB_BYTES
+from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES
 from support.raw_http import connect, exchange, read_answer, request_head
 from support.team import Client, House, rows
 
@@ -72,6 +72,7 @@ BODIES: list[tuple[str, int, Callable[[str], bytes]]] = [
     ("duplicate key", 422, lambda d: with_field(d, '"kind": "thumbnail"')),
     ("duplicate escaped", 422, lambda d: with_field(d, r'"\u006bind": "thumbnail"')),
     ("duplicate nested", 422, lambda d: with_field(d, '"simulate": {"hang": true, "hang": false}')),
+    ("33 names", 422, lambda d: with_field(d, ", ".join(f'"x{n}": 1' for n in range(33)))),
     ("50 lists", 400, lambda d: with_field(d, '"title": ' + "[" * 50 + "]" * 50)),
     ("1000 lists", 400, lambda d: with_field(d, '"title": ' + "[" * 1000 + "]" * 1000)),
     ("20000 lists", 400, lambda d: with_field(d, '"title": ' + "[" * 20_000 + "]" * 20_000)),

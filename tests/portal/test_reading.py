@@ -102,6 +102,8 @@ def test_a_batch_is_accepted_whole_or_not_at_all(client: Client) -> None:
     assert [e["pointer"] for e in refused.json()["errors"]] == ["/jobs/1/document", "/jobs/3/document"]
     wrong = client.post({"jobs": [one, one | {"priority": 10}, one | {"x": 1}]}, path="/v1/batches")
     assert [e["pointer"] for e in wrong.json()["errors"]] == ["/jobs/1/priority", "/jobs/2/x"]
+    hopeless = client.post({"jobs": [{"kind": 1}] * 1000}, path="/v1/batches").json()
+    assert (len(hopeless["errors"]), hopeless["errors_left_out"]) == (100, 1900)
     assert client.post({"jobs": []}, path="/v1/batches").status_code == 422
     assert client.post({"jobs": [one] * 10_001}, path="/v1/batches").status_code == 422
     assert rows(client)["jobs"] == 300
