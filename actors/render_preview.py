@@ -33,6 +33,7 @@ from runtime import logs, metrics
 from runtime.blobs import BlobStore
 from runtime.failpoints import failpoint
 from runtime.settings import Settings
+from runtime.tracing import span
 
 log = logs.get_logger(__name__)
 
@@ -109,8 +110,9 @@ class Previews:
     def _claim(self, job: UUID, dispatch_no: int) -> Claim | None:
         """Return the claim, or None when the message has nothing more to say."""
         try:
-            with translated(), self._database.connection() as conn:
+            with span("claim") as here, translated(), self._database.connection() as conn:
                 claimed = claims.claim(conn, self._worker, [(job, dispatch_no)])[0]
+                here.tell(answer=claimed.answer)
         except Conflict as error:
             raise Defer(HELD_MS, why="conflict") from error
         except Refused as error:
@@ -134,7 +136,8 @@ class Previews:
 
     def _work(self, run: Run, claim: Claim) -> None:
         try:
-            artifact, size = self._produce(run, claim)
+            with span("render", kind=claim.kind, attempt=claim.attempt):
+                artifact, size = self._produce(run, claim)
         except RenderStopped as stopped:
             if stopped.why is Stop.LOST:  # another worker has it by now: nothing to write
                 metrics.count("claims_ended_total", how="dropped", outcome=Ended.LOST.value)
@@ -144,7 +147,8 @@ class Previews:
             self._end(claim, self._decide(claim, error))
         else:
             failpoint("finish.before")
-            ended = self._insist(lambda conn: claims.finish(conn, self._worker, claim, artifact, size))
+            with span("finish"):
+                ended = self._insist(lambda conn: claims.finish(conn, self._worker, claim, artifact, size))
             failpoint("finish.after")
             self._account("succeeded", ended)
 
@@ -215,18 +219,19 @@ class Previews:
         return decision
 
     def _end(self, claim: Claim, decision: Decision) -> None:
-        ended = self._insist(
-            lambda conn: claims.end(
-                conn,
-                self._worker,
-                claim,
-                decision.how,
-                error_class=decision.error_class,
-                error=decision.error_text,
-                delay_ms=decision.delay_ms,
-                spend=decision.spend,
+        with span("end", how=decision.how, error_class=metric_label(decision.error_class)):
+            ended = self._insist(
+                lambda conn: claims.end(
+                    conn,
+                    self._worker,
+                    claim,
+                    decision.how,
+                    error_class=decision.error_class,
+                    error=decision.error_text,
+                    delay_ms=decision.delay_ms,
+                    spend=decision.spend,
+                )
             )
-        )
         self._account(decision.how.value, ended)
 
     def _insist(self, write: Callable[[Connection[Any]], Ended]) -> Ended | None:

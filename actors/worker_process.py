@@ -38,7 +38,7 @@ from broker.lane_broker import LaneBroker
 from broker.settle import Defer
 from db import outbox, pool, workers
 from db.errors import DatabaseError, translated
-from runtime import logs, metrics
+from runtime import logs, metrics, tracing
 from runtime.blobs import BlobStore
 from runtime.health import Health, HealthServer, serve_health
 from runtime.settings import Settings, settings
@@ -192,6 +192,7 @@ class WorkerProcess(Middleware):
         parts.database.close(timeout=1.0)
         if self._health is not None:
             self._health.close()
+        tracing.shutdown()  # this process ends without atexit
 
     def quarantine(self, message_id: str, reason: str) -> bool:
         """Put an intent aside that this version cannot read; True when the message may go.
@@ -221,7 +222,14 @@ class WorkerProcess(Middleware):
             except DatabaseError as error:
                 raise Defer(AWAY_MS, why="database") from error
         else:
-            with logs.about(team=message_id.partition("|")[0]):
+            team, given = (
+                message_id.partition("|")[0],
+                message.options.get("traceparent") if message else None,
+            )
+            with (
+                logs.about(team=team),
+                tracing.span("preview", given, job=str(job), team=team, dispatch=dispatch_no),
+            ):
                 self.parts.previews.handle(job, dispatch_no)
 
 
@@ -250,6 +258,7 @@ def set_up() -> None:
     """
     given = settings()
     logs.configure("worker", given.log_level)
+    tracing.configure("worker", given.traces)
     process = WorkerProcess(given)
     broker = LaneBroker(
         redis_client(given.redis_url.get_secret_value()),

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from portal.app import create, doored
 from portal.door import HEADER_BYTES
 from portal.server import KEEP_ALIVE_SECONDS, Protocol, Server, bind
-from runtime import logs
+from runtime import logs, tracing
 from runtime.health import base_url, write_atomically
 from runtime.settings import Settings, SettingsError, settings
 
@@ -27,7 +27,15 @@ def main() -> int:
         print(f"oncommit portal: {error}", file=sys.stderr)  # noqa: T201 -- before there are logs
         return 2
     logs.configure("portal", config.log_level)
-    return serve(config)
+    try:
+        tracing.configure("portal", config.traces)
+    except SettingsError as error:
+        log.critical("cannot start", reason=str(error))
+        return 2
+    try:
+        return serve(config)
+    finally:
+        tracing.shutdown()
 
 
 def _already_obeyed(number: int, _: FrameType | None) -> None:

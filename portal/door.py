@@ -18,6 +18,7 @@ from portal import tracing
 from portal.problems import Problem, answer
 from runtime import metrics
 from runtime.logs import get_logger
+from runtime.tracing import Here, span
 
 log = get_logger(__name__)
 
@@ -38,9 +39,9 @@ LOGGED_PATH = 100
 class Visit:
     """What is noted about one request while it lasts."""
 
-    def __init__(self, scope: Scope) -> None:
-        headers = Headers(scope=scope)
-        self.trace = tracing.join(headers.get("traceparent"))
+    def __init__(self, headers: Headers, recorded: str | None) -> None:
+        # Where spans are recorded, this request's span is the recorder's; else it is only a name.
+        self.trace = tracing.named(recorded) if recorded else tracing.join(headers.get("traceparent"))
         #: Headers that the answer will carry, whoever makes it.
         self.headers: dict[str, str] = {}
         self.status = 0
@@ -64,7 +65,16 @@ class Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        found = Visit(scope)
+        headers = Headers(scope=scope)
+        if scope["path"] in QUIET:  # a trace of every probe would bury the others
+            await self._serve(scope, receive, send, Visit(headers, None), None)
+            return
+        with span("request", headers.get("traceparent")) as here:
+            await self._serve(scope, receive, send, Visit(headers, here.traceparent), here)
+
+    async def _serve(
+        self, scope: Scope, receive: Receive, send: Send, found: Visit, here: Here | None
+    ) -> None:
         scope.setdefault("state", {})["visit"] = found
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(trace=found.trace.trace_id)
@@ -89,7 +99,7 @@ class Door:
             if not found.status:
                 await answer(Problem("internal"), found.trace.trace_id)(scope, passage.receive, passage.send)
         finally:
-            _tell(scope, found, time.perf_counter() - started)
+            _tell(scope, found, time.perf_counter() - started, here)
             structlog.contextvars.clear_contextvars()
 
 
@@ -140,13 +150,15 @@ class _Passage:
             pass
 
 
-def _tell(scope: Scope, found: Visit, seconds: float) -> None:
+def _tell(scope: Scope, found: Visit, seconds: float, here: Here | None) -> None:
     route: Any = scope.get("route")
     template = str(getattr(route, "path", "other"))
     method = scope["method"] if scope["method"] in METHODS else "other"
     status = found.status or 499  # nginx's number for: the client left
     metrics.count("http_requests_total", method=method, route=template, status=str(status))
     metrics.observe("http_request_seconds", seconds, method=method, route=template)
+    if here is not None:
+        here.tell(f"{method} {template}", **{"http.response.status_code": status})
     where = scope["path"][:LOGGED_PATH] if template == "other" else template
     tell = log.debug if template in QUIET else log.info
     tell("answered", method=method, route=where, status=status, milliseconds=round(seconds * 1000, 2))

@@ -20,6 +20,7 @@ from starlette.requests import Request
 
 from db.accept import Decision, Outcome
 from portal.problems import Problem
+from runtime.tracing import span
 
 T = TypeVar("T")
 
@@ -58,7 +59,9 @@ async def decided(look: Callable[[float], Awaitable[tuple[Decision, T]]]) -> tup
     until = time.monotonic() + BUSY_SECONDS
     pause = FIRST_PAUSE
     while True:
-        decision, value = await look(until - time.monotonic())
+        with span("accept") as here:
+            decision, value = await look(until - time.monotonic())
+            here.tell(outcome=decision.outcome)
         if decision.outcome is not Outcome.BUSY:
             return decision, value
         if time.monotonic() + pause >= until:

@@ -26,6 +26,12 @@ class Trace:
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
+def named(traceparent: str) -> Trace:
+    """Return the span that a header of our own names."""
+    _, trace_id, span_id, flags = traceparent.split("-")
+    return Trace(trace_id, span_id, flags)
+
+
 def join(traceparent: str | None) -> Trace:
     """Return a new span in the trace of the header, or in a new trace."""
     found = _TRACEPARENT.fullmatch(traceparent or "")

@@ -5,7 +5,7 @@ import sys
 from types import FrameType
 
 from relay.service import Relay
-from runtime import logs
+from runtime import logs, tracing
 from runtime.health import serve_health
 from runtime.settings import SettingsError, settings
 
@@ -18,6 +18,11 @@ def main() -> int:
         print(f"oncommit relay: {error}", file=sys.stderr)  # noqa: T201 -- before there are logs
         return 2
     logs.configure("relay", config.log_level)
+    try:
+        tracing.configure("relay", config.traces)
+    except SettingsError as error:
+        logs.get_logger(__name__).critical("cannot start", reason=str(error))
+        return 2
     relay = Relay(config)
 
     def stop(_: int, __: FrameType | None) -> None:
@@ -30,6 +35,7 @@ def main() -> int:
         relay.run()
     finally:
         health.close()
+        tracing.shutdown()
     return 0
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import redis.exceptions
 
 from broker.lanes import Lanes, Limit, Outgoing, Published, Token, TokenMismatch
+from runtime import tracing
 
 #: Rows in one Lua call: some milliseconds of Redis' one thread, and 2 MB at the largest bodies.
 ROWS_PER_CALL = 500
@@ -86,12 +87,14 @@ class Publisher:
             TokenMismatch: likewise.
 
         """
+        begun_ns = tracing.now_ns()
         total = Published(0, 0, 0)
         for some_messages, some_limits, last in _calls(messages, limits):
             done = self._call(some_messages, some_limits, position if last else None)
             total = Published(
                 total.new + done.new, total.duplicate + done.duplicate, total.revived + done.revived
             )
+        tracing.published([message.body for message in messages], begun_ns)
         return total
 
     def _call(

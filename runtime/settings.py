@@ -55,6 +55,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least severe line that is written"
     )
+    traces: str = Field(
+        default="off",
+        pattern=r"^(off|otlp|file:.+)$",
+        description="record spans: off; otlp, to the collector of OTEL_EXPORTER_OTLP_ENDPOINT; file:PATH, "
+        "a JSON line each; needs the extra oncommit[tracing]",
+    )
     decoder: Literal["auto", "wal2json", "pgoutput"] = Field(
         default="auto", description="the slot's output plugin; auto: wal2json where the server allows it"
     )

@@ -1,0 +1,80 @@
+"""One trace leads from the request to the end of the job, through four processes' hands."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from support.processes import Processes
+from support.team import House
+from support.trace_tree import drawn, spans, tree
+from support.waiting import eventually
+
+ROOT = Path(__file__).parents[2]
+CALLER = "4bf92f3577b34da6a3ce929d0e0e4736"
+SECRET = "a name that no trace may hold"
+
+# The extra's package cannot be imported here, as where it is not installed.
+WITHOUT_EXTRA = """
+import sys
+sys.modules["opentelemetry"] = None
+from runtime import tracing
+with tracing.span("x", "not even a header", a=1) as here:
+    here.tell("y", b=2)
+    assert here.traceparent is None
+tracing.published([b"{}"], tracing.now_ns())
+tracing.configure("test", "off")
+tracing.shutdown()
+try:
+    tracing.configure("test", "file:/nowhere")
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_one_trace_from_the_request_to_the_finish(
+    processes: Processes, database: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "spans.jsonl"
+    record = {"ONCOMMIT_TRACES": f"file:{file}"}
+    portal = processes.portal(ready=False, **record)
+    relay = processes.relay(ready=False, **record)
+    worker = processes.worker(threads=2, ready=False, ONCOMMIT_BACKOFF_BASE_MS="50", **record)
+    for process in (portal, relay, worker):
+        process.wait_ready()
+    client = House(database, portal, processes).client()
+    body = {"document": client.put(), "kind": "page", "title": SECRET, "simulate": {"fail_first": 1}}
+    answer = client.post(body, traceparent=f"00-{CALLER}-00f067aa0ba902b7-01")
+    assert answer.status_code == 202, answer.text
+    eventually(
+        lambda: sum(node.span["name"] == "preview" for node in tree(spans(file), CALLER)) == 2, timeout=60
+    )
+    nodes = tree(spans(file), CALLER)
+    print(drawn(nodes))  # noqa: T201 -- `pytest -s` shows what a trace looks like
+    assert [(node.depth, node.label) for node in nodes] == [
+        (0, "portal: POST /v1/jobs"),
+        (1, "portal: accept"),
+        (1, "relay: publish"),
+        (1, "worker: preview"),
+        (2, "worker: claim"),
+        (2, "worker: render"),
+        (2, "worker: end"),
+        (1, "relay: publish"),
+        (1, "worker: preview"),
+        (2, "worker: claim"),
+        (2, "worker: render"),
+        (2, "worker: finish"),
+    ]
+    assert nodes[0].span["parent"] == "00f067aa0ba902b7", "the caller's own span"
+    assert nodes[3].span["attributes"]["job"] == answer.json()["id"]
+    assert SECRET not in file.read_text(encoding="utf-8")
+    assert not any("readyz" in span["name"] for span in spans(file)), "probes make no traces"
+
+
+def test_without_the_extra_nothing_is_recorded_and_asking_for_it_says_what_to_install() -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRA], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "oncommit[tracing]" in said.stdout
