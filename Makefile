@@ -10,11 +10,13 @@ MINUTES ?=
 SEED ?=
 # More documents for `make run`: make run FILES="a.pdf b.md"
 FILES ?=
-# One bound: make bounds ONLY=takeover
+# One bound: make bounds ONLY=takeover; one part: make fairness ONLY=cost
 ONLY ?=
+# With 1,000,000 messages waiting: make fairness FULL=1
+FULL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos compose-test bounds bench fmt clean
+.PHONY: help run demo test check chaos compose-test bounds fairness bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -51,6 +53,9 @@ chaos: $(STAMP) ## random faults for 10 minutes, with a random seed (MINUTES=, S
 
 bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
 	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY))
+
+fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bounds|beside|cost, FULL=1)
+	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full)
 
 compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
 	@$(BIN)/python -m tests.compose

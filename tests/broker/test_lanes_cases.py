@@ -43,14 +43,14 @@ def test_a_team_that_floods_again_and_again_takes_no_turn_of_others(
 # Many, new and forgotten teams -------------------------------------------------------------------
 
 
-def test_the_orphan_of_a_team_that_was_silent_for_an_hour_comes_back(
+def test_the_orphan_of_a_silent_team_comes_back_though_nobody_asks_for_it(
     lanes: Lanes, relay: Relay, clock: Clock
 ) -> None:
     relay.publish([message("quiet", 0)], [limit("quiet", max_running=1), limit("busy")])
     assert len(lanes.fetch(Q, "killed", 1).messages) == 1
     relay.publish([message("busy", n) for n in range(8)], [])
     came: list[tuple[int, str]] = []
-    for second in range(3_600):
+    for second in range(120):
         got = [i for i, _ in lanes.fetch(Q, "alive", 1).messages]
         came += [(second, i) for i in got]
         lanes.ack(Q, "alive", got)
@@ -159,7 +159,7 @@ def test_no_window_holds_twice_the_limit_whenever_the_jobs_come(
 def test_half_an_hour_at_the_limit_does_not_decay(lanes: Lanes, relay: Relay, clock: Clock) -> None:
     relay.publish([message("a", n) for n in range(2_000)], [limit("a", rate_per_second=1, burst=10)])
     begin = clock.now / 1_000
-    starts = simulate(lanes, clock, consumers=4, until=clock.now + 1_800_000)
+    starts = simulate(lanes, clock, consumers=2, until=clock.now + 1_800_000)
     assert most_beyond(starts, 1) <= 10.01
     for n in range(6):  # each five minutes of it
         found = sum(begin + 300 * n <= at < begin + 300 * (n + 1) for at in starts)

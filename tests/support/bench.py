@@ -55,6 +55,7 @@ class Bench:
         *,
         team: str = "acme",
         kind: str = "page",
+        priority: int = 5,
         content: bytes = b"# Hello\n",
         max_attempts: int | None = None,
         **simulate: Any,
@@ -72,7 +73,7 @@ class Bench:
             ACCEPT,
             [
                 team, key.hexdigest(), key.digest(), uuid4() if count > 1 else None, ids, [kind] * count,
-                [digest] * count, [None] * count, [5] * count, [max_attempts] * count,
+                [digest] * count, [None] * count, [priority] * count, [max_attempts] * count,
                 [json.dumps(simulate) if simulate else None] * count,
             ],
         ).fetchone()  # fmt: skip

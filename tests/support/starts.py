@@ -45,7 +45,7 @@ def least_share(
 
 
 def most_at_once(lines: Iterable[Line], teams: Collection[str]) -> int:
-    """Return how many renders of these teams ran at the same time, at most. A render without an end runs on."""
+    """Return how many renders of these teams ran at the same time, at most; one without an end runs on."""
     changes = sorted(
         (line["time"], 1 if line["phase"] == "start" else -1) for line in lines if line["team"] in teams
     )
@@ -57,7 +57,7 @@ def most_at_once(lines: Iterable[Line], teams: Collection[str]) -> int:
 
 
 def most_beyond(times: Sequence[float], rate: float) -> float:
-    """Return by how much the starts of any window exceed rate x its length, at most: a bucket allows `burst`."""
+    """Return the most by which any window's starts exceed rate x its length: a bucket allows `burst`."""
     times = sorted(times)
     lowest, most = float("inf"), 0.0
     for n, at in enumerate(times):
