@@ -4,16 +4,15 @@ Whatever ends is started again, as a supervisor would, unless a fault holds it d
 fault accounts for is written into the history.
 """
 
-import dataclasses
 import os
 import shutil
 import subprocess
 import tempfile
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import psycopg
@@ -21,12 +20,13 @@ import psycopg
 from ops.account import servers_account
 from ops.guardian import Guardian
 from support.postgres import Database, Server, build_server, find, new_database, prepare
-from support.processes import Processes, Running
+from support.processes import Processes
 from support.proxy import Proxy
 from support.team import token_for
 from support.valkey import Valkey
 
 from .history import History
+from .member import Member, Part
 
 LOOK_SECONDS = 0.1
 BLOBS_MB = 200  # room for 4,000 previews, and filled by a fault within a second
@@ -56,59 +56,6 @@ TEAMS: dict[str, dict[str, Any]] = {
 }
 SET_LANE = "SELECT set_lane(%s, %s::jsonb, 'chaos', 'limits of the run')"
 PAUSE = "SELECT pause_lane(%s, %s, 'chaos', 'a fault')"
-
-Part = Literal["portal", "relay", "worker"]
-
-
-@dataclasses.dataclass
-class Member:
-    """A process of the world and its links.
-
-    Attributes:
-        expected: a fault is why it ends next.
-        expects_to_die: it is given work that kills it, any number of times.
-        hand: whoever ends or starts it holds this.
-
-    """
-
-    name: str
-    part: Part
-    running: Running
-    postgres: Proxy
-    redis: Proxy | None
-    expected: bool = False
-    expects_to_die: bool = False
-    hand: threading.Lock = dataclasses.field(default_factory=threading.Lock)
-
-    def role(self) -> str:
-        """Return what a relay says it is: `relay`, `standby`, `polling`, or nothing."""
-        with suppress(OSError, ValueError):
-            page = self.running.page("/readyz")
-            return next((r for r in ("standby", "polling", "relay") if f'"{r}"' in page), "")
-        return ""
-
-    def kill(self) -> None:
-        """SIGKILL it; it is started again."""
-        with self.hand:
-            self.expected = True
-            self.running.kill()
-
-    def signal(self, number: int) -> None:
-        """Signal it; if it ends, that is expected."""
-        self.expected = True
-        self.running.signal(number)
-
-    def restart_with(self, **env: str) -> None:
-        """Kill it and start it with these variables, which the start after that one has no more."""
-        with self.hand:
-            self.running.kill()
-            command = self.running.process.command
-            self.running.process.command = dataclasses.replace(command, env={**command.env, **env})
-            try:
-                self.running.restart()
-            finally:
-                self.running.process.command = command
-                self.expected = True
 
 
 class World:

@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 from support.proxy import Proxy
 
 from ..fault import Fault
-from ..world import Part
+from ..member import Part
 
 Manner = Literal["cut", "half-open", "slow", "dropped"]
 #: A piece of data late by this many seconds.
