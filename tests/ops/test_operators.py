@@ -93,11 +93,11 @@ def test_a_replay_by_id_tells_each_outcome(desk: Desk) -> None:
     assert desk.replays() == {dead: 1}
 
 
-def test_twenty_commands_at_once_replay_one_job_once(desk: Desk) -> None:
+def test_six_commands_at_once_replay_one_job_once(desk: Desk) -> None:
     (job,) = desk.dead()
-    started = [desk.start("dead", "replay", str(job), *WHY) for _ in range(20)]
+    started = [desk.start("dead", "replay", str(job), *WHY) for _ in range(6)]
     outcomes = [process.communicate(timeout=120)[0].split("\t")[1].strip() for process in started]
-    assert sorted(outcomes) == ["already queued"] * 19 + ["replayed"]
+    assert sorted(outcomes) == ["already queued"] * 5 + ["replayed"]
     assert desk.replays() == {job: 1}
     (act,) = [row for row in desk.json("actions", "list") if row["action"] == "replay"]
     assert (act["reason"], act["target"]["jobs"]) == (WHY[1], [str(job)])
