@@ -30,7 +30,7 @@ Since = Annotated[
     Any | None,
     typer.Option(parser=parse_since, metavar="WHEN", help="not those that died before: 2h, 30d, or a time"),
 ]
-Ids = Annotated[list[UUID] | None, typer.Argument(metavar="[ID]...", help="these jobs", show_default=False)]
+Ids = Annotated[list[UUID] | None, typer.Argument(metavar="ID", help="these jobs", show_default=False)]
 Most = Annotated[int | None, typer.Option("--limit", min=1, help="at most so many: by team, oldest first")]
 Rate = Annotated[
     float | None, typer.Option(parser=parse_rate, metavar="N/s", help="at most so many a second")
