@@ -164,12 +164,14 @@ def compare(stage: Stage, say: Callable[[str], None]) -> list[Outcome]:
     ours = Ours(stage, "flood", JOB_MS)
     found.append(Outcome("oncommit", *throttled, _flood(ours)))
     ours.close()
+    say(" | ".join(found[-1].row))
     for who, options in STOCK.items():
         say(who)
         with _stock(stage, options, THROTTLED_MS) as party:
             throttled = _throttled(party)
         with _stock(stage, options, JOB_MS) as party:
             found.append(Outcome(who, *throttled, _flood(party)))
+        say(" | ".join(found[-1].row))
     return found
 
 

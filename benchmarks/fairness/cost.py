@@ -107,10 +107,10 @@ def _measured(client: Redis) -> Iterator[dict[str, float]]:
     """Count the commands, and the CPU of Redis' main thread in microseconds, for each of BURST messages."""
     found: dict[str, float] = {}
     client.config_resetstat()
-    before: Mapping[str, Any] = client.info("cpu")  # type: ignore[assignment]
+    before: Mapping[str, Any] = client.info("cpu")
     yield found
-    after: Mapping[str, Any] = client.info("cpu")  # type: ignore[assignment]
-    stats: Mapping[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+    after: Mapping[str, Any] = client.info("cpu")
+    stats: Mapping[str, Any] = client.info("commandstats")
     calls = sum(s["calls"] for name, s in stats.items() if "info" not in name and "config" not in name)
     found["calls"] = calls / BURST
     found["cpu_us"] = sum(after[key] - before[key] for key in CPU) / BURST * 1e6
@@ -149,7 +149,7 @@ def measure(*, full: bool) -> tuple[list[Cost], float]:
             clock.now += 1_200  # after a loss, lanes open one beat later
             for _, load in itertools.product(range(ROUNDS), loads):
                 load.burst(client)
-            memory: Mapping[str, Any] = client.info("memory")  # type: ignore[assignment]
+            memory: Mapping[str, Any] = client.info("memory")
             return [_cost(load) for load in loads], memory["used_memory"] / 1e6
         finally:
             client.close()

@@ -40,8 +40,8 @@ def _bound(row: Row) -> str:
 def beside_table(outcomes: Sequence[Outcome]) -> str:
     """Return the table beside stock Dramatiq."""
     head = (
-        f"{THROTTLED} jobs of {THROTTLED_MS} ms, limit {LIMIT}", "rendered", "in", "retries burnt", "dead by throttling",
-        "left", "B's wait, median / max", f"B's wait behind {FLOOD:,}",
+        f"{THROTTLED} jobs of {THROTTLED_MS} ms, limit {LIMIT}", "rendered", "in", "retries burnt",
+        "dead by throttling", "left", "B's wait, median / max", f"B's wait behind {FLOOD:,}",
     )  # fmt: skip
     return _table(head, [outcome.row for outcome in outcomes])
 
@@ -72,8 +72,9 @@ def conditions(load: Sequence[float]) -> str:
     """Return a sentence about the machine and what else it did."""
     loads = ", ".join(f"{one:.1f}" for one in load)
     return (
-        f"{os.cpu_count()} cores ({platform.machine()}), {THREADS} worker threads, jobs of {JOB_MS} ms where nothing else is said; "
-        f"the machine's load average at the beginning, between the parts and at the end: {loads}."
+        f"{os.cpu_count()} cores ({platform.machine()}), {THREADS} worker threads, jobs of {JOB_MS} ms where "
+        "nothing else is said; the machine's load average before, between and after the parts: "
+        f"{loads}."
     )
 
 

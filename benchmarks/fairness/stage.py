@@ -72,7 +72,7 @@ class Stage:
 
     def in_redis(self) -> int:
         """Return how many messages Redis holds."""
-        return int(self.world.valkey.client.hlen("oncommit:previews:messages"))  # type: ignore[arg-type]
+        return int(self.world.valkey.client.hlen("oncommit:previews:messages"))
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the render log."""
