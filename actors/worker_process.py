@@ -207,7 +207,7 @@ class WorkerProcess(Middleware):
         with translated(), self.parts.database.connection() as conn:
             outcome = outbox.quarantine(conn, message_id, reason, f"worker:{self.id}")
         metrics.count("worker_quarantined_total", outcome=outcome)
-        log.warning("unreadable message", message_id=message_id, reason=reason, outcome=outcome)
+        log.warning("unreadable message", **_about(message_id), reason=reason, outcome=outcome)
         return True
 
     def render_preview(self, *args: Any, **kwargs: Any) -> None:
@@ -222,15 +222,26 @@ class WorkerProcess(Middleware):
             except DatabaseError as error:
                 raise Defer(AWAY_MS, why="database") from error
         else:
-            team, given = (
-                message_id.partition("|")[0],
-                message.options.get("traceparent") if message else None,
-            )
+            team = message_id.partition("|")[0]
+            parent = None if message is None else message.options.get("traceparent")
             with (
                 logs.about(team=team),
-                tracing.span("preview", given, job=str(job), team=team, dispatch=dispatch_no),
+                tracing.span(
+                    "preview",
+                    parent if isinstance(parent, str) else None,
+                    job=str(job),
+                    team=team,
+                    dispatch=dispatch_no,
+                ),
             ):
                 self.parts.previews.handle(job, dispatch_no)
+
+
+def _about(message_id: str) -> dict[str, str | None]:
+    """Return the fields of a line about a message whose body says nothing that counts."""
+    team, _, rest = message_id.partition("|")
+    job, _, dispatch = rest.rpartition(".")
+    return {"message_id": message_id, "job": job, "team": team, "dispatch": dispatch, "attempt": None}
 
 
 def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:

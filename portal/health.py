@@ -39,6 +39,8 @@ class Readiness:
         """Return whether the database works, and the facts."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._database.run(self._facts, wait=ANSWER_SECONDS))
+            # Who asked may have gone by the time it fails: that is no error of ours.
+            self._asking.add_done_callback(lambda asked: asked.cancelled() or asked.exception())
         done, _ = await asyncio.wait({self._asking}, timeout=ANSWER_SECONDS)
         if not done:
             return self._silent(f"no answer within {ANSWER_SECONDS} s")

@@ -7,8 +7,9 @@ cannot forge a second line. Passwords of URLs are masked wherever they appear.
 import logging
 import re
 import sys
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import structlog
@@ -16,28 +17,42 @@ from structlog.typing import EventDict, WrappedLogger
 
 _URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]*@")
 _KEYWORD_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|\S+)", re.IGNORECASE)
-_BEARER = re.compile(r"((?:bearer|authorization:?)\s+)\S+", re.IGNORECASE)
+_TOKEN = re.compile(r"((?:authorization:?\s+)?(?:bearer|basic)\s+|authorization:?\s+)\S+", re.IGNORECASE)
+# Terminals obey them and some readers take them for the end of a line; JSON lets them pass.
+_CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def redact(text: str) -> str:
     """Return `text` with the passwords of URLs and DSNs, and bearer tokens, masked."""
     text = _URL_PASSWORD.sub(r"\1***@", text)
     text = _KEYWORD_PASSWORD.sub(r"\1***", text)
-    return _BEARER.sub(r"\1***", text)
+    return _TOKEN.sub(r"\1***", text)
 
 
 def _redact_values(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
     for name, value in event.items():
-        if isinstance(value, str):
-            event[name] = redact(value)
+        event[name] = _redacted(value)
     return event
+
+
+def _redacted(value: Any) -> Any:
+    """Return the value with every string in it redacted; what is no JSON becomes its text."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Mapping):
+        items = cast("Iterable[tuple[Any, Any]]", value.items())
+        return {redact(str(key)): _redacted(each) for key, each in items}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_redacted(each) for each in cast("Iterable[Any]", value)]
+    return redact(value if isinstance(value, str) else str(value))
 
 
 def _dumps(value: Any, default: Any = None) -> str:
     try:
-        return orjson.dumps(value, default=default or repr).decode()
-    except TypeError:  # a lone surrogate, or a key that is no string: say what it was, escaped
-        return orjson.dumps({"event": ascii(value)}).decode()
+        text = orjson.dumps(value, default=default or repr).decode()
+    except TypeError:  # a lone surrogate, a number of more than 64 bits: say what it was, escaped
+        text = orjson.dumps({"event": ascii(value)}).decode()
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def configure(process: str, level: str = "info") -> None:
