@@ -22,7 +22,7 @@ from broker.slots import Gate, Slots
 #: How long one turn of the loop may wait, seconds: Dramatiq looks for its stop signal between turns.
 TURN_SECONDS = 1.0
 #: Pauses between tries while Redis is away, seconds: doubling, so that a blip costs little.
-OUTAGE_PAUSES = (0.05, 0.1, 0.2, 0.4, 1.0)
+OUTAGE_PAUSES = (0.05, 0.1, 0.2, 0.4)
 #: A message whose quarantine could not be recorded comes back after so long, ms.
 QUARANTINE_RETRY_MS = 5_000
 

@@ -16,7 +16,18 @@ ROWS_PER_CALL = 500
 
 
 class RedisAway(Exception):
-    """Redis cannot be written now: refused, reset, too slow, loading, full, or a read-only replica."""
+    """Redis cannot be written now: refused, reset, too slow, loading, full, or a read-only replica.
+
+    `frozen`: it did not answer in time, so each further try costs that time, too.
+    """
+
+    def __init__(self, reason: str, *, frozen: bool = False) -> None:
+        super().__init__(reason)
+        self.frozen = frozen
+
+
+def _away(error: redis.exceptions.RedisError) -> RedisAway:
+    return RedisAway(type(error).__name__, frozen=isinstance(error, redis.exceptions.TimeoutError))
 
 
 class Publisher:
@@ -46,7 +57,7 @@ class Publisher:
         try:
             seized = self._lanes.seize(epoch, forget_limits=forget_limits)
         except redis.exceptions.RedisError as error:
-            raise RedisAway(type(error).__name__) from error
+            raise _away(error) from error
         self._token = Token(epoch, 0)
         return seized.lost
 
@@ -60,7 +71,7 @@ class Publisher:
         try:
             return self._lanes.position()
         except redis.exceptions.RedisError as error:
-            raise RedisAway(type(error).__name__) from error
+            raise _away(error) from error
 
     def missing(self, queue: str, ids: Sequence[str]) -> list[str]:
         """Return those of the message ids that are not alive in Redis.
@@ -72,7 +83,7 @@ class Publisher:
         try:
             return self._lanes.missing(queue, ids)
         except redis.exceptions.RedisError as error:
-            raise RedisAway(type(error).__name__) from error
+            raise _away(error) from error
 
     def publish(
         self,
@@ -111,9 +122,9 @@ class Publisher:
                 )
             except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
                 if last_try:
-                    raise RedisAway(type(error).__name__) from error
+                    raise _away(error) from error
             except redis.exceptions.RedisError as error:
-                raise RedisAway(type(error).__name__) from error
+                raise _away(error) from error
             else:
                 return done
         raise AssertionError("unreachable")

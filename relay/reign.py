@@ -35,8 +35,10 @@ log = get_logger(__name__)
 
 #: The beat finds a loss of Redis' data without traffic, well within a second.
 BEAT_SECONDS: Final = 0.3
-#: How soon Redis is tried again; each try of a frozen one costs its time-out.
-REDIS_RETRY_SECONDS: Final = 0.5
+#: How soon Redis is tried again: a refusal costs nothing; a frozen one costs its time-out each time, in
+#: which the WAL is not read.
+REDIS_RETRY_SECONDS: Final = 0.25
+FROZEN_RETRY_SECONDS: Final = 1.0
 #: How often dispatch polls while there is no stream, and how often one is asked for.
 POLL_SECONDS: Final = 1.0
 STREAM_RETRY_SECONDS: Final = 3.0
@@ -216,7 +218,7 @@ class Reign:
         if len(self._dropped) >= DROPPED_CHECK:
             self._dropped = set(outbox.invisible(self._conn, sorted(self._dropped)))
 
-    def _redis_trouble(self, trouble: Exception) -> None:
+    def _redis_trouble(self, trouble: RedisAway | TokenMismatch) -> None:
         """End the token's reign; what was on its way is in the table."""
         self._publisher.abandon()
         self._catch_up = None
@@ -227,7 +229,7 @@ class Reign:
             self._cause = "token_mismatch"
             return
         self._cause = "redis_away"
-        self._redis_at += REDIS_RETRY_SECONDS
+        self._redis_at += FROZEN_RETRY_SECONDS if trouble.frozen else REDIS_RETRY_SECONDS
         if self._redis_reason != str(trouble):
             log.warning("relay.redis_away", reason=str(trouble))
         self._redis_reason = str(trouble)
