@@ -36,8 +36,9 @@ run: $(STAMP) ## start everything, render the sample documents (and FILES="...")
 demo: $(STAMP) ## lose Redis before, after and during acceptance, and see every job recovered
 	@$(BIN)/oncommit demo
 
+# Two at a time: most of a test's time is waiting for real processes. A file stays on one side.
 test: $(STAMP) ## every test, with real servers
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 check: $(STAMP) ## lint, format, types, layers, fresh lock
 	@$(BIN)/ruff check
