@@ -16,7 +16,7 @@ ONLY ?=
 FULL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos compose-test bounds fairness bench fmt clean
+.PHONY: help run demo test check chaos compose-test bounds fairness races hostile bench fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -57,6 +57,12 @@ bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
 
 fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bounds|beside|cost, FULL=1)
 	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full)
+
+races: $(STAMP) ## 100 rounds of 50 identical requests at one moment, over two portals: one job a key
+	@$(BIN)/python -m benchmarks.races
+
+hostile: $(STAMP) ## every hostile request and its answer; memory, and what the others waited meanwhile
+	@$(BIN)/python -m benchmarks.hostile
 
 compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
 	@$(BIN)/python -m tests.compose
