@@ -12,7 +12,7 @@ SEED ?=
 FILES ?=
 # One bound: make bounds ONLY=takeover; one part: make fairness ONLY=cost
 ONLY ?=
-# With 1,000,000 messages waiting: make fairness FULL=1
+# With 1,000,000 messages waiting, and into docs/fairness.md: make fairness FULL=1
 FULL ?=
 
 .DEFAULT_GOAL := help
@@ -56,7 +56,7 @@ bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
 	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY))
 
 fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bounds|beside|cost, FULL=1)
-	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full)
+	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full --write)
 
 races: $(STAMP) ## 100 rounds of 50 identical requests at one moment, over two portals: one job a key
 	@$(BIN)/python -m benchmarks.races

@@ -61,7 +61,8 @@ class Outcome:
     @property
     def row(self) -> tuple[str, ...]:
         """Return the cells of the table."""
-        flood = f"> {FLOOD_PATIENCE_SECONDS:.0f} s" if self.flood_wait is None else f"{self.flood_wait:.2f} s"
+        late = f"> {FLOOD_PATIENCE_SECONDS:.0f} s"
+        flood = late if self.flood_wait is None else f"{self.flood_wait * 1000:,.0f} ms"
         waits = f"{statistics.median(self.waits) * 1000:.0f} / {max(self.waits) * 1000:.0f} ms"
         return (
             self.who, f"{self.ran} of {THROTTLED}", f"{self.seconds:.0f} s", f"{self.bounced:,}",
@@ -97,7 +98,8 @@ class Ours:
         """Commit jobs, and wait until nearly all of many are in Redis, where stock's begin."""
         before = self._stage.in_redis()
         jobs = [str(job) for job in self._stage.accept(self._teams[team], count, ms=self._ms)]
-        self._stage.until(lambda: self._stage.in_redis() >= before + 0.95 * count - 10, 60)
+        if count > 1:
+            self._stage.until(lambda: self._stage.in_redis() >= before + 0.95 * count - 10, 60)
         return jobs
 
     def log(self) -> list[dict[str, Any]]:

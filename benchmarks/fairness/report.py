@@ -10,7 +10,7 @@ from benchmarks.fairness.bounds import Row
 from benchmarks.fairness.cost import Cost
 
 PAGE = Path(__file__).parents[2] / "docs" / "fairness.md"
-BEGIN, END = "<!-- made by: make fairness -->", "<!-- end of what make fairness makes -->"
+BEGIN, END = "<!-- made by: make fairness FULL=1 -->", "<!-- end of what it made -->"
 #: The dearest shape beside the cheapest, CPU of Redis for each message.
 CPU_RATIO = 1.4
 
