@@ -177,13 +177,3 @@ def quarantine(conn: Connection[Any], message_id: str, reason: str, who: str) ->
     with translated(), conn.transaction():
         row = conn.execute(QUARANTINE, [message_id, reason, who]).fetchone()
     return str(row[0]) if row else "gone"
-
-
-OLDEST_DUE = "SELECT seconds, intents FROM oldest_due"
-
-
-def oldest_due(conn: Connection[Any]) -> tuple[float, int]:
-    """Return how long the oldest intent that is due has waited, seconds, and how many are due."""
-    with translated():
-        row = conn.execute(OLDEST_DUE).fetchone()
-    return (float(row[0]), int(row[1])) if row else (0.0, 0)
