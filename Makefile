@@ -16,7 +16,7 @@ ONLY ?=
 FULL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos compose-test bounds fairness races hostile bench fmt clean
+.PHONY: help run demo test check chaos compose-test bounds fairness races hostile growth fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -67,8 +67,8 @@ hostile: $(STAMP) ## every hostile request and its answer; memory, and what the 
 compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
 	@$(BIN)/python -m tests.compose
 
-bench: $(STAMP) ## the benchmarks, with their bounds
-	@$(BIN)/python -m benchmarks
+growth: $(STAMP) ## what many jobs, retries and restarts leave behind in Redis and in the tables
+	@$(BIN)/python -m benchmarks.growth
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
