@@ -1,12 +1,13 @@
 """A client of the portal: puts documents, asks for jobs, follows them, fetches previews.
 
-Everything it sends may be repeated, so it repeats what a passing fault has stopped, as long as its
-patience lasts. One client may be used by several threads.
+Everything it sends may be repeated: it repeats what a passing fault has stopped, as long as its patience
+lasts. Several threads may use one client.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, Self, TypeVar, cast
 import httpx
 
 from ops.patience import Patience, pause
-from ops.submission import Order
+from ops.submission import Order, batch_key
 
 T = TypeVar("T")
 
@@ -129,22 +130,47 @@ class Client:
             PortalError: it was not accepted.
 
         """
-        headers = {"Idempotency-Key": order.key(run_id)}
-        answer, _ = self._until_answered(
-            lambda: (self._http.post("/v1/jobs", json=order.body(), headers=headers), None)
-        )
+        return self._post("/v1/jobs", order.body(), order.key(run_id))
+
+    def post_batch(self, orders: Sequence[Order], run_id: str) -> Accepted:
+        """Ask for all of these jobs or none; return the batch as `post` does a job."""
+        return self._post("/v1/batches", {"jobs": [o.body() for o in orders]}, batch_key(orders, run_id))
+
+    def _post(self, path: str, body: Mapping[str, object], key: str) -> Accepted:
+        headers = {"Idempotency-Key": key}
+        answer, _ = self._until_answered(lambda: (self._http.post(path, json=body, headers=headers), None))
         return Accepted(answer.json(), answer.headers.get("idempotent-replayed") == "true")
 
     def job(self, job_id: str) -> Mapping[str, Any]:
-        """Return a job as it is now.
+        """Return a job as it is now; raises as `get` does."""
+        return self.get(f"/v1/jobs/{job_id}")
+
+    def get(self, path: str, query: Mapping[str, str] | None = None) -> Mapping[str, Any]:
+        """Return what is at a path of the portal.
 
         Raises:
             PortalError: it cannot be had.
 
         """
-        answer, _ = self._until_answered(lambda: (self._http.get(f"/v1/jobs/{job_id}"), None))
-        found: Mapping[str, Any] = answer.json()
-        return found
+        answer, _ = self._until_answered(lambda: (self._http.get(path, params=query), None))
+        return cast("Mapping[str, Any]", answer.json())
+
+    @contextmanager
+    def stream(self, path: str, *, last: str, silent_seconds: float) -> Generator[Iterator[str], None, None]:
+        """Open an event stream after the event `last`; give its lines, none where there is no stream now.
+
+        Raises:
+            httpx.HTTPError: the connection broke, or nothing came for `silent_seconds`.
+
+        """
+        headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
+        waits = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=silent_seconds)
+        with self._http.stream("GET", path, headers=headers, timeout=waits) as answer:
+            yield answer.iter_lines() if answer.is_success else iter(())
+
+    def wait(self, seconds: float) -> None:
+        """Wait as between two tries: not at all once given up."""
+        self._sleep(seconds)
 
     def preview(self, job_id: str, target: Path) -> None:
         """Fetch a job's preview into the file `target`, which appears whole or not at all.

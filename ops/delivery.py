@@ -4,10 +4,13 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from ops.client import Accepted, Client, PortalError, nothing
 from ops.following import Followed
 from ops.submission import Kind, Order, Paper
+
+T = TypeVar("T")
 
 # One portal's single acceptances are bounded by PostgreSQL's commits, which a few clients keep busy.
 PARALLEL = 4
@@ -40,9 +43,13 @@ def deliver(
         OSError: the file cannot be read.
 
     """
+    return [client.post(order, wish.run_id) for order in put(client, paper, wish, sent)]
+
+
+def put(client: Client, paper: Paper, wish: Wish, sent: Callable[[int], None] = nothing) -> list[Order]:
+    """Put one paper and return what is wished for it; raises as `deliver` does."""
     digest = client.put(paper.file, sent)
-    orders = [Order(digest, kind, wish.priority, paper.title) for kind in wish.kinds]
-    return [client.post(order, wish.run_id) for order in orders]
+    return [Order(digest, kind, wish.priority, paper.title) for kind in wish.kinds]
 
 
 def deliver_all(
@@ -54,9 +61,25 @@ def deliver_all(
         PortalError: the others would fare the same, so they were left out.
 
     """
+    accepted, refused = _each(client, papers, lambda paper: deliver(client, paper, wish, sent))
+    # Two papers of the same content and title are one job.
+    return list({one.job["id"]: one for one in accepted}.values()), refused
+
+
+def put_all(
+    client: Client, papers: Sequence[Paper], wish: Wish, sent: Callable[[int], None] = nothing
+) -> tuple[list[Order], list[Refused]]:
+    """Put all papers; return what is wished for them, as `deliver_all` does the jobs."""
+    orders, refused = _each(client, papers, lambda paper: put(client, paper, wish, sent))
+    return list(dict.fromkeys(orders)), refused
+
+
+def _each(
+    client: Client, papers: Sequence[Paper], work: Callable[[Paper], list[T]]
+) -> tuple[list[T], list[Refused]]:
     with ThreadPoolExecutor(PARALLEL) as pool:
         try:
-            futures = {pool.submit(deliver, client, paper, wish, sent): paper for paper in papers}
+            futures = {pool.submit(work, paper): paper for paper in papers}
             for future in as_completed(futures):
                 _leave_if_hopeless(future)
         except BaseException:
@@ -64,25 +87,24 @@ def deliver_all(
             client.give_up()
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    accepted: list[Accepted] = []
+    done: list[T] = []
     refused: list[Refused] = []
     for future, paper in futures.items():
         problem = _problem(future)
         if problem is None:
-            accepted += future.result()
+            done += future.result()
         else:
             refused.append(Refused(paper, problem))
-    # Two papers of the same content and title are one job.
-    return list({one.job["id"]: one for one in accepted}.values()), refused
+    return done, refused
 
 
-def _leave_if_hopeless(future: Future[list[Accepted]]) -> None:
+def _leave_if_hopeless(future: Future[list[T]]) -> None:
     error = future.exception()
     if isinstance(error, PortalError) and error.hopeless:
         raise error
 
 
-def _problem(future: Future[list[Accepted]]) -> str | None:
+def _problem(future: Future[list[T]]) -> str | None:
     error = future.exception()
     if error is None:
         return None

@@ -57,6 +57,12 @@ class Order:
         }
 
 
+def batch_key(orders: Sequence[Order], run_id: str) -> str:
+    """Return the Idempotency-Key of a batch: equal for the same orders, in the same order, of one run."""
+    keys = json.dumps([order.key(run_id) for order in orders])
+    return "submit-batch-" + hashlib.sha256(keys.encode()).hexdigest()
+
+
 def papers(paths: Sequence[Path]) -> list[Paper]:
     """Return the files to submit: each file named, and the files below each folder named, by name.
 

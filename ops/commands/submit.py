@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from ops.batch_stream import follow_batch, jobs_of, tally
 from ops.board import Board
 from ops.client import Accepted, Client
 from ops.commands.who import AsJson
-from ops.delivery import Refused, Wish, deliver_all, fetch_previews
+from ops.delivery import Refused, Wish, deliver_all, fetch_previews, put_all
 from ops.following import Followed, follow
 from ops.patience import Patience
 from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
@@ -23,6 +25,10 @@ Paths = Annotated[
 ]
 Kinds = Annotated[list[Kind] | None, typer.Option("--kind", help="repeatable; default: page")]
 Priority = Annotated[int, typer.Option(min=0, max=9, help="0 is taken first, 9 last, inside the team")]
+AsBatch = Annotated[
+    bool,
+    typer.Option("--batch", help="one batch: all jobs are accepted, or none; another file, another batch"),
+]
 Wait = Annotated[bool, typer.Option("--wait", help="follow the jobs until each has ended")]
 Url = Annotated[str, typer.Option(envvar="ONCOMMIT_URL", help="the portal")]
 Token = Annotated[str, typer.Option(envvar="ONCOMMIT_TOKEN", help="the team's token; safer in the variable")]
@@ -37,6 +43,7 @@ def submit(
     kind: Kinds = None,
     priority: Priority = PRIORITY,
     *,
+    batch: AsBatch = False,
     wait: Wait = False,
     url: Url = "http://127.0.0.1:8080",
     token: Token = "",
@@ -61,10 +68,8 @@ def submit(
     wish = Wish(list(dict.fromkeys(kind or [Kind.page])), priority, run_id)
     console = Console(stderr=as_json)
     with Client(url, token or token_from_file(), Patience(patience)) as client:
-        accepted, refused = _deliver(client, found, wish)
-        jobs = (
-            _follow(client, accepted, timeout, console) if wait else [_as_accepted(one) for one in accepted]
-        )
+        through = _as_batch if batch else _one_by_one
+        jobs, refused = through(client, found, wish, timeout if wait else None, console)
         files = fetch_previews(client, jobs, previews) if previews else []
     if as_json:
         typer.echo(json.dumps(facts(jobs, refused, files)))
@@ -92,17 +97,50 @@ def token_from_file() -> str:
         ) from error
 
 
-def _deliver(client: Client, found: Sequence[Paper], wish: Wish) -> tuple[list[Accepted], list[Refused]]:
+def _one_by_one(
+    client: Client, found: Sequence[Paper], wish: Wish, timeout: float | None, console: Console
+) -> tuple[list[Followed], list[Refused]]:
+    """Submit each job under a key of its own, and follow them where there is a timeout."""
+    with _uploading(found) as sent:
+        accepted, refused = deliver_all(client, found, wish, sent)
+    if timeout is None:
+        return [_as_accepted(one) for one in accepted], refused
+    with Board(console) as board:
+        return follow(client, accepted, board.show, timeout_seconds=timeout), refused
+
+
+def _as_batch(
+    client: Client, found: Sequence[Paper], wish: Wish, timeout: float | None, console: Console
+) -> tuple[list[Followed], list[Refused]]:
+    """Submit all jobs at once, unless a file is refused, and follow the batch's stream."""
+    with _uploading(found) as sent:
+        orders, refused = put_all(client, found, wish, sent)
+    if refused:
+        return [], refused
+    accepted = client.post_batch(orders, wish.run_id)
+    if timeout is not None:
+        with console.status("") as status:
+            told = ""
+
+            def show(batch: Mapping[str, Any]) -> None:
+                nonlocal told
+                if told != (line := tally(batch)):
+                    told = line
+                    status.update(line)
+                    if not console.is_terminal:
+                        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+            follow_batch(client, accepted.job, show, timeout_seconds=timeout)
+    return jobs_of(client, accepted.job, replayed=accepted.replayed), []
+
+
+@contextmanager
+def _uploading(found: Sequence[Paper]) -> Generator[Callable[[int], None], None, None]:
     columns = [TextColumn("uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn()]
     bar = Console(stderr=True)
     with Progress(*columns, console=bar, transient=True, disable=not bar.is_terminal) as progress:
         task = progress.add_task("", total=sum(paper.file.stat().st_size for paper in found))
-        return deliver_all(client, found, wish, lambda size: progress.advance(task, size))
-
-
-def _follow(client: Client, accepted: Sequence[Accepted], timeout: float, console: Console) -> list[Followed]:
-    with Board(console) as board:
-        return follow(client, accepted, board.show, timeout_seconds=timeout)
+        yield lambda size: progress.advance(task, size)
 
 
 def _as_accepted(one: Accepted) -> Followed:

@@ -282,6 +282,41 @@ def test_waiting_ends_by_itself_and_tells_what_has_not_ended(team: Team) -> None
 
 
 @ONE_SERVER
+def test_a_batch_is_accepted_once_and_another_file_makes_another(team: Team) -> None:
+    folder = team.write("a.txt", "b.txt")
+    both = ("--batch", "--kind", "page", "--kind", "thumbnail", "--json")
+    first, again = (team.submit(folder, *both) for _ in range(2))
+    assert (first.returncode, again.returncode) == (0, 0), first.stderr + again.stderr
+    told = [json.loads(done.stdout)["jobs"] for done in (first, again)]
+    asked = [(name, kind) for name in ("a.txt", "b.txt") for kind in ("page", "thumbnail")]
+    assert [(job["title"], job["kind"]) for job in told[0]] == asked
+    assert [job["id"] for job in told[0]] == [job["id"] for job in told[1]]
+    assert [{job["replayed"] for job in jobs} for jobs in told] == [{False}, {True}]
+    assert (team.jobs, rows(team.client)["batches"], rows(team.client)["requests"]) == (4, 1, 1)
+    (folder / "c.txt").write_text("c")
+    assert team.submit(folder, *both).returncode == 0
+    assert (team.jobs, rows(team.client)["batches"]) == (10, 2)
+
+
+@ONE_SERVER
+def test_of_a_batch_with_a_file_that_is_refused_nothing_is_accepted(team: Team) -> None:
+    folder = team.write("good.txt")
+    (folder / "large.txt").write_bytes(b"x" * 1001)
+    done = team.submit(folder, "--batch", "--wait")
+    assert done.returncode == 1
+    assert "large.txt: 413" in done.stderr
+    assert team.jobs == 0
+
+
+@ONE_SERVER
+def test_following_a_batch_ends_with_the_time_and_tells_what_has_not_ended(team: Team) -> None:
+    done = team.submit(team.write("a.txt", "b.txt"), "--batch", "--wait", "--timeout", "1")
+    assert done.returncode == 1
+    assert "2 queued" in done.stdout
+    assert "0 of 2 succeeded" in done.stderr
+
+
+@ONE_SERVER
 def test_nobody_at_the_address_ends_with_the_patience(team: Team) -> None:
     done = team.submit(team.write("a.txt"), "--url", "http://127.0.0.1:1", "--patience", "0")
     assert done.returncode == 1
@@ -305,10 +340,31 @@ def _has_threads(pid: int) -> bool:
 
 
 @ONE_SERVER
+def test_following_a_batch_outlives_a_portal_that_is_killed_and_started_again(
+    processes: Processes, database: Database, tmp_path: Path
+) -> None:
+    portal = processes.portal()
+    client = House(database, portal, processes).client()
+    client.http.close()
+    team = Team(client, tmp_path)
+    command = team.command(team.write("a.txt", "b.txt"), "--batch", "--wait", "--json", "--timeout", "60")
+    process = subprocess.Popen(command, env=team.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    eventually(lambda: "open_streams 1.0" in portal.page("/metrics"), describe="a stream is open")
+    portal.kill()
+    portal.restart().wait_ready()
+    database.admin.execute("SELECT cancel_job(NULL, id, 'test', 'test') FROM jobs")
+    told, lines = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [job["status"] for job in json.loads(told)["jobs"]] == ["cancelled"] * 2
+    assert "2 cancelled" in lines.decode()
+
+
+@ONE_SERVER
 def test_documents_become_previews(processes: Processes, database: Database, tmp_path: Path) -> None:
     processes.relay(ready=False)
     processes.worker(ready=False)
-    client = House(database, processes.portal(), processes).client()
+    portal = processes.portal()
+    client = House(database, portal, processes).client()
     client.http.close()
     team = Team(client, tmp_path)
     previews = tmp_path / "previews"
@@ -321,3 +377,17 @@ def test_documents_become_previews(processes: Processes, database: Database, tmp
         with Image.open(file) as image:
             assert image.format == "PNG"
     assert len([line for line in processes.renders() if line["phase"] == "end"]) == 4
+    told = team.submit(
+        *sample_documents(), "--batch", "--wait", "--json", "--timeout", "50", "--kind", "thumbnail"
+    )
+    assert told.returncode == 0, told.stderr
+    assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["succeeded"] * 4
+    assert "4 succeeded" in told.stderr
+    _polled_no_job(portal.log_lines())
+
+
+def _polled_no_job(lines: list[dict[str, Any]]) -> None:
+    routes = [line["route"] for line in lines if line.get("event") == "answered"]
+    after = routes[routes.index("/v1/batches") :]
+    assert "/v1/batches/{batch_id}/events" in after
+    assert "/v1/jobs/{job_id}" not in after
