@@ -47,11 +47,12 @@ def no_child_left() -> Iterator[None]:
 
 
 def renderers_alive() -> list[psutil.Process]:
-    """Return living processes below this one's fork server."""
+    """Return living processes below this one's fork server. Servers of other tests have children, too."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            if child.status() != psutil.STATUS_ZOMBIE and child.parent() != psutil.Process():
+            renderer = "forkserver" in " ".join(child.cmdline()) and child.parent() != psutil.Process()
+            if renderer and child.status() != psutil.STATUS_ZOMBIE:
                 found.append(child)
         except psutil.NoSuchProcess:
             continue

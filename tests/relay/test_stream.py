@@ -149,8 +149,8 @@ def test_a_burst_comes_at_once_and_silence_takes_its_time(reader: Reader) -> Non
 def test_a_huge_transaction_takes_little_memory_and_answers_meanwhile(unopened: Reader) -> None:
     count = 100_000 if unopened.plugin == unopened.database.server.decoder else 20_000
     unopened.database.admin.execute(FILL, [count])
-    # Server and client would give each other up after a second without a word.
-    unopened.open(wal_sender_timeout=1)
+    # Server and client would give each other up after three seconds without a word.
+    unopened.open(wal_sender_timeout=3)
     gc.collect()
     before, most, rows, biggest = rss_bytes(), 0, 0, 0
     done = False

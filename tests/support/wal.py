@@ -27,7 +27,8 @@ class Reader:
         self,
         *,
         start_lsn: int = 0,
-        wal_sender_timeout: float = 10.0,
+        # Reads follow one another at the pace of a test, which may think for long between two.
+        wal_sender_timeout: float = 60.0,
         publication: str = PUBLICATION,
         port: int = 0,
     ) -> ReplicationStream:
