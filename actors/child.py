@@ -61,6 +61,7 @@ class RendererChild:
         self._limits = limits
         self._ending = threading.Lock()
         self._closed = False
+        self._killed = False
         self.exit_code: int | None = None
         self.reusable = True
         self._socket, theirs = socket.socketpair()
@@ -118,12 +119,14 @@ class RendererChild:
         if header.get("ok") is not True:
             self.close()
             raise _error_of(header)
-        self.reusable = not header.get("last")
+        self.reusable = not header.get("last") and not self._killed
         return preview
 
     def kill(self) -> None:
         """End the child and everything it started; from any thread, also when it is gone already."""
         with self._ending:
+            self._killed = True
+            self.reusable = False
             if not self._closed and self.pid:
                 _kill(self.pid)
 

@@ -16,6 +16,7 @@ from threading import Event
 from uuid import UUID
 
 from actors.about import about
+from actors.decide import FREE_RELEASES, backoff
 from actors.errors import Stop
 from actors.gate import Gate
 from actors.kept_connection import KeptConnection
@@ -30,6 +31,8 @@ log = get_logger(__name__)
 
 #: A cancelled render is to stop within two seconds, and a worker may be taken for lost after two at least.
 BEAT_SECONDS = 1.0
+#: What this process forgot once may start again at once; what it forgets again and again waits.
+BACKOFF_BASE_MS, BACKOFF_CAP_MS = 50, 60_000
 
 Key = tuple[UUID, int, int]  # job, dispatch number, attempt
 
@@ -97,15 +100,19 @@ class Heartbeat:
             # Entered like a run, so that its message, coming again right now, cannot adopt it meanwhile.
             if (run := self._running.enter(key[0], key[1])) is None:
                 continue
+            one = held[key].claim
             try:
                 with self._database.connection() as conn:
                     ended = claims.end(
                         conn,
                         self._worker,
-                        held[key].claim,
+                        one,
                         claims.How.RELEASED,
                         error_class="ClaimForgotten",
                         error="the worker does not run what it claimed",
+                        # An end that the database refuses comes here each time: bounded, and slower.
+                        delay_ms=backoff(one.releases + 1, str(one.job), BACKOFF_BASE_MS, BACKOFF_CAP_MS),
+                        spend=one.releases >= FREE_RELEASES,
                     )
             finally:
                 self._running.leave(run)

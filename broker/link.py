@@ -93,8 +93,10 @@ class Link:
             fetched = self._lanes.fetch(self.queue, self.consumer, count, unsaid)
             with self._changed:
                 self._said(unsaid)
-                self._held.update(message_id for message_id, _ in fetched.messages)
-        return fetched
+                # After a freeze Redis may have given back, and now here again, what is being run here.
+                new = [message for message in fetched.messages if message[0] not in self._held]
+                self._held.update(message_id for message_id, _ in new)
+        return Fetched(new, fetched.wait_ms)
 
     def rest(self, wait_ms: int) -> None:
         """Wait until there may be work, at most `wait_ms`; not at all when something is unsaid."""
@@ -140,7 +142,8 @@ class Link:
     def _call(self) -> Generator[None]:
         with self._calling:
             try:
-                if self._doubtful:
+                # A missed beat: this process was frozen, and may have been taken for dead.
+                if self._doubtful or time.monotonic() > self._beat_at + BEAT_SECONDS:
                     self._say_held()
                 yield
             except RedisError as error:

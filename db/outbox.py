@@ -23,7 +23,10 @@ class BodyTooLarge(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One row of `outbox`, with `delay_ms` the time until it is due by PostgreSQL's clock (0: due)."""
+    """One row of `outbox`, with `delay_ms` the time until it is due by PostgreSQL's clock (0: due).
+
+    `finite` is False for a row whose `not_before` is no moment: never to be published.
+    """
 
     id: int
     message_id: str
@@ -32,6 +35,7 @@ class Intent:
     priority: int
     delay_ms: int
     body: str
+    finite: bool
 
 
 APPEND = """
@@ -55,7 +59,8 @@ def append(
     """Add an intent for any Dramatiq actor, in the caller's transaction; return its message id.
 
     The message is dispatched if and when that transaction commits. `lane` is whose turn it takes,
-    `dedupe` makes the id deterministic: `{lane}|{dedupe}`; the same id twice is a unique violation.
+    `dedupe` makes the id deterministic: `{lane}|{dedupe}`; the same id twice is a unique violation, and
+    it must never come back for something else: Redis may still hold the message that had it.
     The queue must be in `queues`.
 
     Raises:
@@ -100,7 +105,9 @@ def heads(
 
 INTENTS = """
 SELECT id, message_id, queue, lane, priority,
-       greatest(0, ceil(extract(epoch FROM not_before - clock_timestamp()) * 1000))::bigint, body
+       CASE WHEN isfinite(not_before)
+            THEN greatest(0, ceil(extract(epoch FROM not_before - clock_timestamp()) * 1000))::bigint END,
+       body, coalesce(isfinite(not_before), true)
   FROM outbox WHERE id = ANY(%s) ORDER BY id
 """
 
@@ -109,7 +116,7 @@ def intents(conn: Connection[Any], ids: Sequence[int]) -> list[Intent]:
     """Return these intents with their bodies; those consumed meanwhile are left out."""
     with translated():
         rows = conn.execute(INTENTS, [list(ids)]).fetchall()
-    return [Intent(i, m, q, lane, p, delay or 0, body) for i, m, q, lane, p, delay, body in rows]
+    return [Intent(i, m, q, lane, p, delay or 0, body, fine) for i, m, q, lane, p, delay, body, fine in rows]
 
 
 QUEUES = "SELECT name FROM queues"

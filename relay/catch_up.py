@@ -44,13 +44,13 @@ class CatchUp:
     """One pass. `dropped` are transaction ids of rows that the stream gave and Redis never got.
 
     `offer` is called with the intents of a page and returns the messages that may be published;
-    `defaults` with those messages, and returns limits for lanes that have none. An audit looks at
+    `defaults` with the lanes of a page, and returns limits for those that have none. An audit looks at
     intents of `audit_age_ms` and older: younger ones are still on the fast path.
     """
 
     occasion: Occasion
     offer: Callable[[Sequence[outbox.Intent]], Sequence[Outgoing]]
-    defaults: Callable[[Iterable[Outgoing]], Sequence[Limit]]
+    defaults: Callable[[Iterable[str]], Sequence[Limit]]
     audit_age_ms: int
     dropped: set[int] = field(default_factory=set[int])
     everything_lost: bool = False
@@ -106,11 +106,13 @@ class CatchUp:
         newest, self._newest_first = self._newest_first and self.occasion is not Occasion.AUDIT, False
         after = max(until - size, 0) if newest else self._after
         heads = outbox.heads(conn, after, until, size, older_than_ms=age)
+        # Also for what Redis holds: its lanes are closed if the limits were lost, or are of another life.
+        if limits := self.defaults({message_id.split("|", 1)[0] for _, message_id, _ in heads}):
+            publisher.publish(limits=limits)
         wanted = [i for i, _, _ in heads] if self.everything_lost else _missing(heads, publisher)
         for start in range(0, len(wanted), ROWS_PER_CALL):
             intents = outbox.intents(conn, wanted[start : start + ROWS_PER_CALL])
-            messages = self.offer(intents)
-            done = publisher.publish(messages, self.defaults(messages))
+            done = publisher.publish(self.offer(intents))
             self.republished += done.new + done.revived
         if newest and after > 0:
             return

@@ -34,6 +34,7 @@ class _Waiting:
     message_id: str
     reason: str
     since: float
+    queue: str | None = None  # put away only if this is still unknown once the row can be seen
 
 
 class Judge:
@@ -46,6 +47,8 @@ class Judge:
         self._lanes: set[str] = set()
         self._waiting: deque[_Waiting] = deque(maxlen=MAX_WAITING)
         self._next_try = 0.0
+        #: A row was held for poison and is none: the pages have to publish it.
+        self.found_late = False
 
     def learn(self) -> None:
         """Read the names of the queues.
@@ -77,6 +80,8 @@ class Judge:
             )
             if isinstance(row, Poison):
                 self.put_away(i.message_id, row.reason)
+            elif not i.finite:
+                self.put_away(i.message_id, "not_before: no moment in time")
             elif message := self._message(row, i.delay_ms):
                 messages.append(message)
         return messages
@@ -85,7 +90,8 @@ class Judge:
         if row.queue not in self._queues:
             self.learn()  # an application may have added one since
         if row.queue not in self._queues:
-            self.put_away(row.message_id, f"unknown queue {row.queue!r}: add it to `queues` and replay")
+            reason = f"unknown queue {row.queue!r}: add it to `queues` and replay"
+            self.put_away(row.message_id, reason, queue=row.queue)
         elif row.intent >= MAX_INTENT:
             self.put_away(row.message_id, f"intent {row.intent} is above {MAX_INTENT}")
         else:
@@ -103,13 +109,13 @@ class Judge:
         self._lanes.update(limit.lane for limit in changed)
         return changed
 
-    def defaults(self, messages: Iterable[Outgoing]) -> list[Limit]:
-        """Return default limits for lanes of `messages` that were told none in this reign.
+    def defaults(self, lanes: Iterable[str]) -> list[Limit]:
+        """Return default limits for those of the lanes that were told none in this reign.
 
         A lane stays closed until its limits are known. A team is born with a row of `control`; a lane
         of somebody's own actor may have none. Version 0 is below any row's, so it never undoes one.
         """
-        unknown = {m.lane for m in messages} - self._lanes
+        unknown = set(lanes) - self._lanes
         self._lanes |= unknown
         return [Limit(lane, 0, None, 1, None, 1, paused=False) for lane in sorted(unknown)]
 
@@ -117,11 +123,11 @@ class Judge:
         """Redis may have lost what it was told: send defaults again with the next messages."""
         self._lanes.clear()
 
-    def put_away(self, message_id: str | None, reason: str) -> None:
-        """Quarantine the intent as soon as it can be seen."""
+    def put_away(self, message_id: str | None, reason: str, *, queue: str | None = None) -> None:
+        """Quarantine the intent as soon as it can be seen; `queue`: only if that is unknown even then."""
         log.error("relay.poison", message_id=message_id, reason=reason)
         if message_id is not None:
-            self._waiting.append(_Waiting(message_id, reason, time.monotonic()))
+            self._waiting.append(_Waiting(message_id, reason, time.monotonic(), queue))
             self._next_try = 0.0
 
     def settle_waiting(self) -> int:
@@ -138,10 +144,21 @@ class Judge:
         settled = 0
         for _ in range(len(self._waiting)):
             item = self._waiting.popleft()
-            outcome = outbox.quarantine(self._conn, item.message_id, item.reason, "relay")
+            outcome = self._settle(item)
             if outcome == "quarantined":
                 settled += 1
             elif outcome == "gone" and now - item.since < GIVE_UP_SECONDS:
                 # The WAL shows a commit before snapshots do: look again. A consumed one is given up later.
                 self._waiting.append(item)
         return settled
+
+    def _settle(self, item: _Waiting) -> str:
+        """Quarantine one row, if it is still poison; return the outcome, `gone` while it cannot be seen."""
+        if item.queue is not None:
+            if not outbox.alive(self._conn, item.message_id):
+                return "gone"
+            self.learn()  # the queue may have been added by the very transaction that the WAL showed early
+            if item.queue in self._queues:
+                self.found_late = True
+                return "fine"
+        return outbox.quarantine(self._conn, item.message_id, item.reason, "relay")

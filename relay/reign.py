@@ -199,7 +199,7 @@ class Reign:
             self._drop(xids)
             return
         messages = self._judge.messages(rows)
-        limits = self._judge.limits(settings) + self._judge.defaults(messages)
+        limits = self._judge.limits(settings) + self._judge.defaults(m.lane for m in messages)
         position = self._source.position_data(self._done_lsn) if self._done_lsn else None
         failpoint("relay.before_publish")
         try:
@@ -315,6 +315,9 @@ class Reign:
                 self._dropped |= self._catch_up.dropped
             self._redis_trouble(trouble)
         metrics.count("relay_quarantined_total", self._judge.settle_waiting())
+        if self._judge.found_late:
+            self._judge.found_late = False
+            self._resync_due = True
         if self._inspect_at <= now:
             self._inspect_at = now + INSPECT_SECONDS
             self._source.inspect()

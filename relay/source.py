@@ -111,8 +111,10 @@ class Source:
         raise AssertionError("unreachable")
 
     def is_ours(self) -> bool:
-        """Prove that the slot is held by this very stream; true while polling, which needs no slot."""
-        return self.stream is None or slot.owns_slot(self._conn, self.slot, self.stream.pid)
+        """Prove that the slot is held by this very stream; while polling, that nobody holds it."""
+        if self.stream is None:
+            return slot.slot_state(self._conn, self.slot).active_pid is None
+        return slot.owns_slot(self._conn, self.slot, self.stream.pid)
 
     def position(self, stored: Mapping[str, str]) -> int:
         """Return where to start from what the last reign stored, 0 (the slot's own) when it is no use.

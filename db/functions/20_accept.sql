@@ -82,12 +82,12 @@ END $$;
 -- Is the team at or over its quota of unfinished jobs? Counts no further than the quota.
 CREATE OR REPLACE FUNCTION over_quota(p_team text, p_more int) RETURNS boolean
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
-  SELECT count(*) + p_more > t.max_backlog
+  SELECT count(live.one) + p_more > t.max_backlog
     FROM teams t
     LEFT JOIN LATERAL (
-      SELECT 1 FROM jobs j
+      SELECT 1 AS one FROM jobs j
        WHERE j.team = t.id AND j.status IN ('queued', 'processing', 'retrying')
-       LIMIT t.max_backlog + 1) live ON true
+       LIMIT t.max_backlog::bigint + 1) live ON true
    WHERE t.id = p_team
    GROUP BY t.id, t.max_backlog
 $$;

@@ -131,7 +131,7 @@ CREATE TABLE outbox (
   queue      text NOT NULL REFERENCES queues,
   lane       text NOT NULL CHECK (lane ~ '^[a-z0-9][a-z0-9-]{0,62}$'),
   priority   smallint NOT NULL CHECK (priority BETWEEN 0 AND 9),
-  not_before timestamptz,
+  not_before timestamptz CHECK (isfinite(not_before)),
   body       text NOT NULL CHECK (octet_length(body) BETWEEN 2 AND 4096),
   created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
   CONSTRAINT message_id_names_lane CHECK (starts_with(message_id, lane || '|'))

@@ -156,6 +156,7 @@ def test_rows_of_another_hand_are_poison_and_the_next_one_goes_on(reader: Reader
     admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_body_check, ALTER body DROP NOT NULL")
     admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_priority_check, ALTER lane DROP NOT NULL")
     admin.execute("ALTER TABLE outbox DROP CONSTRAINT message_id_names_lane")
+    admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_not_before_check")
     put = "INSERT INTO outbox (message_id, queue, lane, priority, not_before, body) VALUES "
     admin.execute(put + "('a|1', 'previews', 'a', 3, NULL, NULL)")
     admin.execute(put + "('a|2', 'previews', 'a', 3, NULL, repeat('x', 4097))")

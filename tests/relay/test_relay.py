@@ -221,3 +221,46 @@ def test_sigterm_ends_it_within_a_second(processes: Processes) -> None:
     relay.signal(signal.SIGTERM)
     assert relay.wait_ended(5) == 0
     assert time.monotonic() - began < 2
+
+
+INFINITE = """
+INSERT INTO outbox (message_id, queue, lane, priority, not_before, body)
+VALUES ('acme|never.1', 'previews', 'acme', 1, 'infinity', '{}')
+"""
+FOREIGN = """
+INSERT INTO outbox (message_id, queue, lane, priority, body)
+VALUES ('foreign|1', 'previews', 'foreign', 1, '{"queue_name":"previews"}')
+"""
+
+
+def test_a_row_that_is_never_due_does_not_stop_the_pages(
+    admin: psycopg.Connection, processes: Processes, in_redis: Any
+) -> None:
+    admin.execute("ALTER TABLE outbox DROP CONSTRAINT outbox_not_before_check")
+    admin.execute(INFINITE)
+    [job] = accept(admin)
+    processes.relay()
+    eventually(lambda: f"acme|{job}.1" in in_redis(), timeout=10, describe="the good one is published")
+    quarantined = "SELECT message_id, reason FROM quarantine"
+    eventually(
+        lambda: admin.execute(quarantined).fetchall() == [("acme|never.1", "not_before: no moment in time")],
+        timeout=10,
+        describe="the other one is put away",
+    )
+
+
+def test_a_lane_without_settings_opens_again_in_another_life_of_the_database(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any
+) -> None:
+    relay = processes.relay()
+    admin.execute(FOREIGN)
+    eventually(lambda: in_redis() == {"foreign|1"}, timeout=5, describe="the message")
+    relay.stop()
+    valkey.client.hset("oncommit:token", "pos.timeline", "99")  # as after a promotion
+    processes.relay()
+    lanes = Lanes(valkey.client, "oncommit")
+    eventually(
+        lambda: [lane.state for lane in lanes.stats("previews").lanes] == ["ring"],
+        timeout=10,
+        describe="the lane is open",
+    )
