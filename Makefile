@@ -25,7 +25,7 @@ help: ## list the targets
 $(STAMP): pyproject.toml uv.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or later is needed: make PYTHON=python3.13" >&2; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
 	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
 	@$(UV) sync --frozen --quiet
 	@touch $@
@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml uv.lock
 run: $(STAMP) ## start everything, render the sample documents (and FILES="..."), serve until Ctrl-C
 	@$(BIN)/oncommit run $(FILES)
 
-demo: $(STAMP) ## lose Redis before, after and during acceptance, and see every job recovered
+demo: $(STAMP) ## the job that the old way loses, and every job recovered by the new one
 	@$(BIN)/oncommit demo
 
 # Two at a time: most of a test's time is waiting for real processes. A file stays on one side.

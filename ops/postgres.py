@@ -1,6 +1,7 @@
 """One PostgreSQL server: a cluster of its own on a loopback port, with `wal_level=logical`."""
 
 import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -140,14 +141,18 @@ class PostgresServer:
 
     def _initdb(self) -> None:
         plan = self.plan
-        plan.account.own(plan.datadir)
+        # Made beside its place and moved there whole: a start that was killed leaves no half cluster behind.
+        made = plan.datadir.with_name(f"{plan.datadir.name}.new")
+        for half in (made, plan.datadir):
+            shutil.rmtree(half, ignore_errors=True)
+        plan.account.own(made)
         # An argument could be read by everybody, and a pipe of root's cannot be opened by the account.
         secret = plan.datadir.with_name(f"{plan.datadir.name}.password")
         secret.touch(mode=0o600)
         plan.account.give(secret)
         secret.write_text(f"{plan.password}\n", encoding="ascii")
         command = [
-            os.fspath(plan.binaries.folder / "initdb"), "--pgdata", os.fspath(plan.datadir),
+            os.fspath(plan.binaries.folder / "initdb"), "--pgdata", os.fspath(made),
             "--username", SUPERUSER, "--pwfile", os.fspath(secret), "--auth", "scram-sha-256",
             "--encoding", "UTF8", "--no-locale",
             *(["--no-sync"] if plan.settings.get("fsync") == "off" else []),
@@ -161,8 +166,9 @@ class PostgresServer:
             secret.unlink()
         if done.returncode != 0:
             raise StartError(f"initdb failed in {plan.datadir}:\n{done.stderr.strip()}")
-        with (plan.datadir / "postgresql.conf").open("a", encoding="utf-8") as conf:
+        with (made / "postgresql.conf").open("a", encoding="utf-8") as conf:
             conf.write("\n# Written at each start; ALTER SYSTEM overrides it.\ninclude = 'oncommit.conf'\n")
+        made.rename(plan.datadir)
 
     def _configure(self) -> None:
         settings = {**BASE_SETTINGS, **self.plan.settings, "port": str(self.port)}

@@ -116,6 +116,7 @@ def sentences(stack: Stack, jobs: list[Followed], previews: list[Path]) -> list[
         f"The portal of team {stack.team} is at {url} (its pages: {url}/docs); its token is in {token}. Try:",
         f'  curl -sS -H "Authorization: Bearer $(cat {token})" {url}/v1/jobs/{jobs[0].id}',
         f"  ONCOMMIT_URL={url} ONCOMMIT_TOKEN_FILE={token} {_program()} submit FILE --wait",
+        f"  ONCOMMIT_DATABASE_URL='{stack.reach.parts['operator']}' {_program()} dispatch status",
     ]
     return lines
 
