@@ -36,11 +36,13 @@ class Publisher:
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self._token: Token | None = None
+        self._calling = False
 
     @property
     def reigns(self) -> bool:
         """Whether a token was seized and nothing has gone wrong since."""
-        return self._token is not None
+        # The health page asks from another thread: a call that is under way is no lost reign.
+        return self._token is not None or self._calling
 
     def seize(self, epoch: int, *, forget_limits: bool = False) -> bool:
         """Begin a reign; return whether Redis may have lost data since the one before.
@@ -114,20 +116,24 @@ class Publisher:
         if self._token is None:
             raise RedisAway("no reign")
         token, self._token = self._token, None
-        for last_try in (False, True):
-            try:
-                # The same (expected, next) again: if the first took and its reply was lost, it is success.
-                self._token, done = self._lanes.publish(
-                    token, messages=messages, limits=limits, position=position
-                )
-            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-                if last_try:
+        self._calling = True
+        try:
+            for last_try in (False, True):
+                try:
+                    # The same (expected, next) again: if only its reply was lost, it is success.
+                    self._token, done = self._lanes.publish(
+                        token, messages=messages, limits=limits, position=position
+                    )
+                except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                    if last_try:
+                        raise _away(error) from error
+                except redis.exceptions.RedisError as error:
                     raise _away(error) from error
-            except redis.exceptions.RedisError as error:
-                raise _away(error) from error
-            else:
-                return done
-        raise AssertionError("unreachable")
+                else:
+                    return done
+            raise AssertionError("unreachable")
+        finally:
+            self._calling = False
 
     def abandon(self) -> None:
         """End the reign: nothing is written until the next `seize`."""
