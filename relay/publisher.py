@@ -36,13 +36,13 @@ class Publisher:
     def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
         self._token: Token | None = None
-        self._calling = False
+        self._reigns = False
 
     @property
     def reigns(self) -> bool:
-        """Whether a token was seized and nothing has gone wrong since."""
-        # The health page asks from another thread: a call that is under way is no lost reign.
-        return self._token is not None or self._calling
+        """Whether a token was seized and nothing has gone wrong since; any thread may ask, at any time."""
+        # Not derived from the token: a call that is under way has none, and is no lost reign.
+        return self._reigns
 
     def seize(self, epoch: int, *, forget_limits: bool = False) -> bool:
         """Begin a reign; return whether Redis may have lost data since the one before.
@@ -55,12 +55,13 @@ class Publisher:
             TokenMismatch: a later epoch reigns.
 
         """
-        self._token = None
+        self.abandon()
         try:
             seized = self._lanes.seize(epoch, forget_limits=forget_limits)
         except redis.exceptions.RedisError as error:
             raise _away(error) from error
         self._token = Token(epoch, 0)
+        self._reigns = True
         return seized.lost
 
     def position(self) -> Mapping[str, str]:
@@ -116,28 +117,33 @@ class Publisher:
         if self._token is None:
             raise RedisAway("no reign")
         token, self._token = self._token, None
-        self._calling = True
         try:
-            for last_try in (False, True):
-                try:
-                    # The same (expected, next) again: if only its reply was lost, it is success.
-                    self._token, done = self._lanes.publish(
-                        token, messages=messages, limits=limits, position=position
-                    )
-                except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
-                    if last_try:
-                        raise _away(error) from error
-                except redis.exceptions.RedisError as error:
-                    raise _away(error) from error
-                else:
-                    return done
-            raise AssertionError("unreachable")
+            self._token, done = self._send(token, messages, limits, position)
         finally:
-            self._calling = False
+            self._reigns = self._token is not None
+        return done
+
+    def _send(
+        self,
+        token: Token,
+        messages: Sequence[Outgoing],
+        limits: Sequence[Limit],
+        position: Mapping[str, str] | None,
+    ) -> tuple[Token, Published]:
+        for last_try in (False, True):
+            try:
+                # The same (expected, next) again: if only its reply was lost, it is success.
+                return self._lanes.publish(token, messages=messages, limits=limits, position=position)
+            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+                if last_try:
+                    raise _away(error) from error
+            except redis.exceptions.RedisError as error:
+                raise _away(error) from error
+        raise AssertionError("unreachable")
 
     def abandon(self) -> None:
         """End the reign: nothing is written until the next `seize`."""
-        self._token = None
+        self._token, self._reigns = None, False
 
 
 def _calls(
