@@ -4,12 +4,13 @@
 -- Redis is full: publish, send) and `#!lua flags=allow-oom` (everything that makes Redis emptier).
 --
 -- KEYS[1]  the namespace; all keys lie under it
--- ARGV     command, now (ms; empty: the server's clock, a number only in tests), then from ARGV[3] on
---          what the command's own comment lists
+-- ARGV     command, what the server's clock says (ms; empty: ask it, a number only in tests), then from
+--          ARGV[3] on what the command's own comment lists
 --
 -- {ns}:token    hash    epoch, seq, run_id, pos.* : who wrote last, and up to where it had read
 -- {ns}:limits   hash    lane -> "version max_running weight rate burst paused"; `*` is the global row
--- {ns}:clock    hash    last, served (ms): time in which Redis really served; open_at (ms) after a loss
+-- {ns}:clock    hash    last (ms): script time of the last call; shift (ms): script time less the server's;
+--                       served (ms): time in which Redis really served; open_at (served ms) after a loss
 -- {ns}:queues   set     queues that ever held a message: a setting has to reach their lanes
 -- per queue, {ns}:{queue}:
 --   messages            hash  id -> "score body"; score = priority * 2^48 + intent id, lower first
@@ -30,17 +31,13 @@
 
 local call = redis.call
 local ns = KEYS[1]
-local now = tonumber(ARGV[2])
-if not now then
-  local t = call('TIME')
-  now = t[1] * 1000 + math.floor(t[2] / 1000)
-end
 
 -- A consumer that has not called for so long (of served time, ms) is dead: ten missed beats.
 local DEAD_AFTER = 10000
--- Between two calls no more than this counts as served (ms): consumers call at least every 1,000.
-local SERVED_STEP = 1500
--- After a loss lanes stay closed for one beat (1,000 ms) and its way here, so that caps hold.
+-- Between two calls no more than this counts as served (ms): consumers call at least every 1,000. Less
+-- than OPEN_AFTER, so that one long silence opens no lane.
+local SERVED_STEP = 1100
+-- After a loss lanes stay closed for one beat (1,000 ms, served) and its way here, so that caps hold.
 local OPEN_AFTER = 1200
 -- A lane that the database said is paused or full is left alone for so long, ms.
 local HOLD = 250
@@ -75,13 +72,32 @@ end
 
 -- Time --------------------------------------------------------------------------------------------
 
+-- `now`, script time, is the server's clock plus a shift that makes good for each step back (NTP, a new
+-- master whose clock is behind): it never goes back, and goes on at once where it was, so that a step of
+-- an hour does not hold up what is due in a second. Nobody compares it with another clock.
+--
+-- A step forward cannot be told from an outage by a script that has no other clock, and counts as time
+-- that passed: what is delayed comes early, once, and buckets are full. That is harmless: a retry's pause is
+-- cut short, attempts are counted in PostgreSQL. The other choice, to let time pass only while Redis
+-- serves, would make each retry late by the length of each outage, and outages are the common thing.
+-- Who lives, and when lanes open after a loss, is a matter of served time: no step forward hastens it.
+local now, served, open_at
 local function tick()
-  local c = call('HMGET', CLOCK, 'last', 'served', 'open_at')
-  -- Lost or new: start at the wall clock, which served time never overtakes.
-  local last, served = tonumber(c[1]) or now, tonumber(c[2]) or now
-  served = served + math.min(math.max(now - last, 0), SERVED_STEP)
+  local c = call('HMGET', CLOCK, 'last', 'shift', 'served', 'open_at')
+  local clock, last, shift = tonumber(ARGV[2]), tonumber(c[1]), tonumber(c[2]) or 0
+  if not clock then
+    local t = call('TIME')
+    clock = t[1] * 1000 + math.floor(t[2] / 1000)
+  end
+  now = clock + shift
+  if last and now < last then
+    now = last
+    call('HSET', CLOCK, 'shift', last - clock)
+  end
+  -- Lost or new: start at script time, which served time never overtakes.
+  served = (tonumber(c[3]) or now) + math.min(now - (last or now), SERVED_STEP)
+  open_at = tonumber(c[4])
   call('HSET', CLOCK, 'last', now, 'served', served)
-  return served, tonumber(c[3])
 end
 
 -- Limits ------------------------------------------------------------------------------------------
@@ -371,7 +387,7 @@ local function due(q)
 end
 
 -- Give back what dead consumers held. Returns how many messages.
-local function bury(q, served)
+local function bury(q)
   local dead = call('ZRANGEBYSCORE', q.consumers, '-inf', '(' .. string.format('%.0f', served - DEAD_AFTER), 'LIMIT', 0, 1)[1]
   if not dead then
     return 0
@@ -494,12 +510,11 @@ local commands = {}
 -- queue, consumer, n, then (verb, id, ms) of what is finished -> wait ms, then id, body, ...
 function commands.fetch()
   local q, consumer, n = queue(ARGV[3]), ARGV[4], tonumber(ARGV[5])
-  local served, open_at = tick()
   call('ZADD', q.consumers, served, consumer)
   local ready, soonest = settle_all(q, consumer, 6)
   local opened, more = due(q)
-  ready = ready + opened + bury(q, served)
-  if open_at and now >= open_at then
+  ready = ready + opened + bury(q)
+  if open_at and served >= open_at then
     call('HDEL', CLOCK, 'open_at')
     open_at = nil
   end
@@ -507,7 +522,7 @@ function commands.fetch()
     if soonest then
       wake(q, 1)
     end
-    return { open_at and math.min(open_at - now, LONGEST_WAIT) or LONGEST_WAIT }
+    return { open_at and math.min(open_at - served, LONGEST_WAIT) or LONGEST_WAIT }
   end
   local reply = { 0 }
   local taken = take(q, consumer, n, reply)
@@ -525,7 +540,7 @@ end
 
 -- queue, consumer, then (verb, id, ms): the same without fetching.
 function commands.settle()
-  local q, consumer, served = queue(ARGV[3]), ARGV[4], tick()
+  local q, consumer = queue(ARGV[3]), ARGV[4]
   call('ZADD', q.consumers, served, consumer)
   local ready, soonest = settle_all(q, consumer, 5)
   wake(q, ready + (soonest and 1 or 0))
@@ -536,7 +551,7 @@ end
 -- meanwhile, is its own again, unless another live consumer has it; what it does not name (a fetch
 -- whose reply was lost) goes back. Returns (restored, given back).
 function commands.beat()
-  local q, consumer, served = queue(ARGV[3]), ARGV[4], tick()
+  local q, consumer = queue(ARGV[3]), ARGV[4]
   call('ZADD', q.consumers, served, consumer)
   local missing, restored, given = {}, 0, 0
   for i = 5, #ARGV do
@@ -649,7 +664,6 @@ end
 -- packed) each, message rows -> 'ok', new, duplicate, revived | 'same' | 'mismatch', epoch, seq
 function commands.publish()
   local epoch, expected, following = ARGV[3], ARGV[4], ARGV[5]
-  tick()
   local stored = call('HMGET', TOKEN, 'epoch', 'seq')
   if stored[1] == epoch and stored[2] == following then
     return { 'same' }
@@ -678,7 +692,6 @@ end
 -- token: lost. forget: the settings are of another life of the database; lanes close until told anew.
 function commands.seize()
   local epoch, forget = ARGV[3], ARGV[4]
-  tick()
   local stored = call('HMGET', TOKEN, 'epoch', 'seq', 'run_id')
   if stored[1] and tonumber(stored[1]) >= tonumber(epoch) then
     return { 'mismatch', stored[1], stored[2] or '' }
@@ -687,7 +700,7 @@ function commands.seize()
   local lost = not stored[1] or stored[3] ~= run_id
   call('HSET', TOKEN, 'epoch', epoch, 'seq', 0, 'run_id', run_id)
   if lost then
-    call('HSET', CLOCK, 'open_at', now + OPEN_AFTER)
+    call('HSET', CLOCK, 'open_at', served + OPEN_AFTER)
   end
   if forget == '1' then
     call('DEL', LIMITS)
@@ -786,4 +799,5 @@ function commands.purge()
   return dropped
 end
 
+tick()
 return commands[ARGV[1]]()

@@ -18,6 +18,7 @@ from redis import Redis
 
 from broker.client import redis_client
 from broker.lanes import Lanes, Limit, Outgoing, Settled, Token
+from support.lane_desk import open_lanes
 from support.lane_server import Clock, Server
 
 QUEUE = "previews"
@@ -146,7 +147,7 @@ def measure(*, full: bool) -> tuple[list[Cost], float]:
             ]
             for load in loads:
                 load.fill()
-            clock.now += 1_200  # after a loss, lanes open one beat later
+                open_lanes(load.lanes, clock)
             for _, load in itertools.product(range(ROUNDS), loads):
                 load.burst(client)
             memory: Mapping[str, Any] = client.info("memory")

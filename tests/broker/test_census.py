@@ -5,6 +5,7 @@ import time
 from broker import census
 from broker.eviction import Eviction
 from broker.lanes import Lanes, Limit, Outgoing, Token
+from support.lane_desk import open_lanes
 from support.lane_server import Clock
 
 Q = "previews"
@@ -39,25 +40,32 @@ def test_the_longest_lanes_are_named_and_the_rest_is_other(lanes: Lanes) -> None
 
 def test_what_runs_is_counted_where_it_runs(lanes: Lanes, clock: Clock) -> None:
     put(lanes, ["acme", "beta"], 3)
-    clock.now += 2_000  # lanes stay closed for a beat after a loss, and all was new here
+    open_lanes(lanes, clock)
     assert len(lanes.fetch(Q, "c1", 4).messages) == 4
     taken = census.take(lanes)
     assert taken.running == {(Q, "acme"): 2, (Q, "beta"): 2}
     assert taken.waiting == {(Q, "acme"): 1, (Q, "beta"): 1}
 
 
+def cpu_us(lanes: Lanes) -> float:
+    """Return the processor time that Redis' main thread has used, microseconds."""
+    used = lanes.client.info("cpu")
+    return 1e6 * (used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
+
+
 def test_ten_thousand_lanes_cost_redis_little_at_a_time(lanes: Lanes) -> None:
     put(lanes, [f"team-{i}" for i in range(10_000)])
     lanes.client.config_resetstat()
-    lanes.client.config_set("slowlog-log-slower-than", 20_000)
-    lanes.client.slowlog_reset()
+    before = cpu_us(lanes)
     taken = census.take(lanes, top=50)
+    spent = cpu_us(lanes) - before
     assert sum(taken.waiting.values()) == 10_000
     assert len(taken.waiting) == 51
-    evals = lanes.client.info("commandstats")["cmdstat_evalsha"]
-    assert evals["calls"] <= 60, "the pages are large enough"
-    assert evals["usec_per_call"] < 5_000, "and small enough to hold nobody up"
-    assert evals["usec"] < 200_000
+    calls = lanes.client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert calls <= 60, "the pages are large enough"
+    # Processor time: by the clock, a busy machine would be counted too.
+    assert spent / calls < 5_000, "and small enough to hold nobody up"
+    assert spent < 200_000
 
 
 def test_a_policy_that_drops_messages_is_seen(lanes: Lanes) -> None:

@@ -11,7 +11,7 @@ from redis import Redis
 
 from broker.lanes import PRIORITY_STEP as STEP
 from broker.lanes import Lanes, Settled, Token, Verb
-from support.lane_desk import Q, Relay, lanes_of, limit, message, take
+from support.lane_desk import Q, Relay, lanes_of, limit, message, open_lanes, take
 from support.lane_server import NS, Clock
 
 
@@ -113,7 +113,7 @@ def test_caps_hold_through_a_loss(client: Redis, lanes: Lanes, relay: Relay, clo
     assert lanes.fetch(Q, "other", 4).messages == []  # closed for one beat
     assert lanes.beat(Q, "c", ["a|0"]) == (1, 0)
     relay.publish([message("a", 0)], [])  # its body returns; it stays in flight
-    clock.now += 1_300
+    open_lanes(lanes, clock)
     assert lanes.fetch(Q, "other", 4).messages == []
     lanes.ack(Q, "c", ["a|0"])
     assert [i for i, _ in lanes.fetch(Q, "other", 4).messages] == ["a|1"]

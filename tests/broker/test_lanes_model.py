@@ -47,7 +47,7 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             super().__init__()
             client.flushall()
             self.clock = Clock()
-            self.lanes = Lanes(client, NS, clock=self.clock)
+            self.lanes = Lanes(client, NS, clock=self._server_clock)
             self.model = Model(self.clock.now)
             self.versions = 0
             self.epoch = 0
@@ -55,14 +55,19 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             self.token = Token(0, 0)
             self.seize()
 
+        def _server_clock(self) -> int:
+            """Tell the time to a command that is on its way; each is one tick."""
+            self.model.clock = self.clock.now
+            self.model.tick()
+            return self.clock.now
+
         @rule()
         def seize(self) -> None:
             lost, self.flushed = self.flushed, False
             self.epoch += 1
-            self.model.tick()
             assert self.lanes.seize(self.epoch).lost == lost
             if lost:
-                self.model.open_at = self.clock.now + 1_200
+                self.model.open_at = self.model.served + 1_200
             self.token = Token(self.epoch, 0)
 
         @rule(messages=st.lists(rows, max_size=6))
@@ -85,7 +90,6 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             assert self.token == Token(expected.epoch, expected.seq + 1)
 
         def _refused(self, messages: list[Outgoing], limits: list[Limit]) -> None:
-            self.model.tick()
             with pytest.raises(TokenMismatch) as caught:
                 self.lanes.publish(self.token, messages=messages, limits=limits)
             assert caught.value.stored is None
@@ -96,14 +100,12 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             self._publish(messages, [])
             if self.token.epoch != before.epoch:
                 return
-            self.model.tick()
             assert self.lanes.publish(before, messages=messages) == (self.token, Published(0, 0, 0))
 
         @rule(messages=st.lists(rows, max_size=3), back=st.integers(2, 3))
         def publish_of_a_stale_relay(self, messages: list[Outgoing], back: int) -> None:
             if self.flushed:
                 return
-            self.model.tick()
             with pytest.raises(TokenMismatch) as caught:
                 self.lanes.publish(Token(self.token.epoch, self.token.seq - back), messages=messages)
             assert caught.value.stored == self.token
@@ -122,7 +124,6 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
         @rule(consumer=st.sampled_from(CONSUMERS), done=st.lists(endings, max_size=4))
         def settle(self, consumer: str, done: list[Settled]) -> None:
             self.lanes.settle(Q, consumer, done)
-            self.model.tick()
             self.model.consumers[consumer] = self.model.served
             for ending in done:
                 self.model.settle(consumer, ending)
@@ -148,7 +149,10 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
         @rule(ms=st.sampled_from((1, 25, 300, 1_200, 4_000)))
         def time_passes(self, ms: int) -> None:
             self.clock.now += ms
-            self.model.now = self.clock.now
+
+        @rule(ms=st.sampled_from((-3_600_000, -700, -1, 3_600_000)))
+        def the_servers_clock_steps(self, ms: int) -> None:
+            self.clock.now += ms
 
         @rule()
         def nobody_but_the_relay_calls_for_a_while(self) -> None:

@@ -6,6 +6,7 @@ from redis.exceptions import OutOfMemoryError
 
 from broker.client import redis_client
 from broker.lanes import Lanes, Limit, Outgoing, Published, Seized, Token, TokenMismatch
+from support.lane_desk import open_lanes
 from support.lane_server import NS, Clock, Server
 
 Q = "previews"
@@ -18,7 +19,7 @@ def message(n: int, *, delay_ms: int = 0, body: bytes = b"{}") -> Outgoing:
 
 def opened(lanes: Lanes, clock: Clock) -> Token:
     lanes.seize(1)
-    clock.now += 1_200
+    open_lanes(lanes, clock)
     token, _ = lanes.publish(Token(1, 0), limits=[OPEN])
     return token
 

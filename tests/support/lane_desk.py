@@ -15,13 +15,20 @@ def message(lane: str, n: int, *, priority: int = 5, delay_ms: int = 0) -> Outgo
     return Outgoing(Q, f"{lane}|{n}", lane, priority, n, delay_ms, b"{}")
 
 
+def open_lanes(lanes: Lanes, clock: Clock) -> None:
+    """Let the time pass, and be served, after which lanes open: a long silence alone opens none."""
+    for _ in range(2):
+        clock.now += 600
+        lanes.stats(Q)
+
+
 class Relay:
     """Publishes in slices, as the relay does."""
 
     def __init__(self, lanes: Lanes, clock: Clock) -> None:
         self.lanes = lanes
         lanes.seize(1)
-        clock.now += 1_200  # lanes are open
+        open_lanes(lanes, clock)
         self.token = Token(1, 0)
 
     def publish(self, messages: list[Outgoing], limits: list[Limit]) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from broker.lanes import Limit, Outgoing, Settled, Verb
 
-DEAD_AFTER, SERVED_STEP, OPEN_AFTER, HOLD = 10_000, 1_500, 1_200, 250
+DEAD_AFTER, SERVED_STEP, OPEN_AFTER, HOLD = 10_000, 1_100, 1_200, 250
 REFUNDING = {Verb.REFUND, Verb.HOLD, Verb.REQUEUE}
 
 
@@ -17,8 +17,10 @@ def lane_of(message_id: str) -> str:
 class Model:
     """One queue, its limits and its clock."""
 
-    now: int
+    clock: int  # what the server's clock says
+    now: int = 0  # script time
     last: int | None = None
+    shift: int = 0
     served: int = 0
     open_at: int | None = None
     limits: dict[str, Limit] = field(default_factory=dict)
@@ -36,9 +38,13 @@ class Model:
     # Helpers ------------------------------------------------------------------------------------
 
     def tick(self) -> None:
+        self.now = self.clock + self.shift
         if self.last is None:
             self.last = self.served = self.now
-        self.served += min(max(self.now - self.last, 0), SERVED_STEP)
+        if self.now < self.last:
+            self.shift += self.last - self.now
+            self.now = self.last
+        self.served += min(self.now - self.last, SERVED_STEP)
         self.last = self.now
 
     def holder(self, message_id: str) -> str | None:
@@ -116,7 +122,6 @@ class Model:
     # Commands -----------------------------------------------------------------------------------
 
     def publish(self, messages: list[Outgoing], limits: list[Limit]) -> tuple[int, int, int]:
-        self.tick()
         for limit in limits:
             self._limit(limit)
         counts = [0, 0, 0]
@@ -187,13 +192,12 @@ class Model:
             self.place(lane)
 
     def fetch(self, consumer: str, count: int, settled: list[Settled]) -> list[tuple[str, bytes]]:
-        self.tick()
         self.consumers[consumer] = self.served
         for s in settled:
             self.settle(consumer, s)
         self._due()
         self._bury()
-        if self.open_at is not None and self.now >= self.open_at:
+        if self.open_at is not None and self.served >= self.open_at:
             self.open_at = None
         if self.open_at is not None or ("*" in self.limits and self.limits["*"].paused):
             return []
@@ -241,7 +245,6 @@ class Model:
         return message_id
 
     def beat(self, consumer: str, ids: list[str]) -> tuple[int, int]:
-        self.tick()
         self.consumers[consumer] = self.served
         mine = sorted((s, i) for i, s in self.held.get(consumer, {}).items())
         dropped = [i for _, i in mine if i not in ids]
