@@ -2,7 +2,11 @@
 
 READ COMMITTED is pinned per transaction, not trusted to the server's default; every session gives up
 on a lock or a statement that takes too long, so that trouble in the database is an error in bounded
-time and never a hang. Settings travel as startup options, so a role's own defaults cannot undo them.
+time and never a hang. Settings travel as startup options, so a role's own defaults cannot undo them; a
+pooler leaves options out, and then those of the role count (db/functions/90_roles.sql).
+
+Nothing is kept in a session from one transaction to the next, and nothing is prepared on the server:
+a process may be behind a pooler in transaction mode, where the next transaction has another session.
 """
 
 from collections.abc import Mapping
@@ -31,6 +35,8 @@ KEEPALIVES: Mapping[str, int] = {
 #: The pool doubles its pause between tries up to this: the first caller after an outage of any length
 #: starts anew, so that service is back within seconds of the server and not within a minute.
 RECONNECT_SECONDS = 4.0
+#: Of every connection: transactions begin where the code says so, and no statement is prepared.
+ALWAYS: Any = {"autocommit": True, "prepare_threshold": None}
 OPTIONS = (
     "-c default_transaction_isolation=read\\ committed",
     f"-c statement_timeout={STATEMENT_TIMEOUT}",
@@ -68,7 +74,7 @@ def connect(dsn: str, application: str) -> Connection[Any]:
         psycopg.OperationalError: the server is away or refuses.
 
     """
-    return psycopg.connect(with_options(dsn, application), autocommit=True)
+    return psycopg.connect(with_options(dsn, application), **ALWAYS)
 
 
 def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> ConnectionPool[Connection[Any]]:
@@ -81,7 +87,7 @@ def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> Conn
         min_size=1,
         max_size=size,
         timeout=timeout,
-        kwargs={"autocommit": True},
+        kwargs=ALWAYS,
         configure=_configure,
         # A connection that the server dropped is replaced before a caller gets it, not after.
         check=ConnectionPool.check_connection,
@@ -100,8 +106,7 @@ def async_pool(
         min_size=1,
         max_size=size,
         timeout=timeout,
-        # Nothing is prepared on the server: the portal may be behind a pooler in transaction mode.
-        kwargs={"autocommit": True, "prepare_threshold": None},
+        kwargs=ALWAYS,
         configure=_configure_async,
         check=AsyncConnectionPool.check_connection,
         reconnect_timeout=RECONNECT_SECONDS,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.examples import told
+from support import examples, pgbouncer
 from support.postgres import database, guardian, kinds, server, servers_folder, session_server
 from support.processes import processes
 from support.proxy import proxies
@@ -23,8 +23,8 @@ __all__ = [
 
 
 def pytest_report_header() -> list[str]:
-    """Say which PostgreSQL servers the tests run with, and which examples they leave out."""
-    return [*kinds()[1], *told()]
+    """Say which PostgreSQL servers the tests run with, and what they leave out."""
+    return [*kinds()[1], *examples.told(), *pgbouncer.told()]
 
 
 @pytest.hookimpl(wrapper=True)
