@@ -119,10 +119,11 @@ class BlobStore:
 
     @staticmethod
     def make_folder(folder: Path) -> None:
-        """Make `folder` with the store's mode, unless it is there."""
+        """Make `folder` with the store's mode, durably, unless it is there."""
         try:
             folder.mkdir(parents=True)
             folder.chmod(FOLDER_MODE)  # mkdir's own mode is cut by the umask
+            _sync_folder(folder.parent)
         except FileExistsError:
             pass
 
@@ -143,14 +144,14 @@ class BlobStore:
         return BlobWriter(self)
 
     def put_bytes(self, content: bytes) -> str:
-        """Store `content` and return its digest; a blob that is there already is left as it is.
+        """Store `content` and return its digest; a good blob that is there already is left as it is.
 
         Raises:
             BlobStoreFull: there is no room.
 
         """
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        if self.size(digest) == len(content):
+        if self.size(digest) == len(content) and self.verify(digest):
             return digest
         with self.writer() as writer:
             writer.write(content)
@@ -214,7 +215,7 @@ def _translated(error: OSError) -> OSError:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable: without this a power cut may bring back the time before it."""
+    """Make names in a folder durable: without this a power cut may bring back the time before them."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from support import examples, pgbouncer
+from support import examples, full_disk, pgbouncer
 from support.postgres import database, guardian, kinds, server, servers_folder, session_server
 from support.processes import processes
 from support.proxy import proxies
@@ -24,7 +24,7 @@ __all__ = [
 
 def pytest_report_header() -> list[str]:
     """Say which PostgreSQL servers the tests run with, and what they leave out."""
-    return [*kinds()[1], *examples.told(), *pgbouncer.told()]
+    return [*kinds()[1], *examples.told(), *pgbouncer.told(), *full_disk.told()]
 
 
 @pytest.hookimpl(wrapper=True)

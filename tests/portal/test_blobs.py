@@ -39,13 +39,23 @@ def test_what_is_not_committed_leaves_nothing(tmp_path: Path) -> None:
     assert not store.verify(DIGEST)
 
 
-def test_a_damaged_blob_is_found_and_mended(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [b"cut", b"", b"x" * len(CONTENT)])
+def test_a_damaged_blob_is_found_and_mended(tmp_path: Path, damaged: bytes) -> None:
     store = BlobStore(tmp_path)
     store.put_bytes(CONTENT)
-    store.path(DIGEST).write_bytes(b"cut")
+    store.path(DIGEST).write_bytes(damaged)
     assert not store.verify(DIGEST)
+    assert store.put_bytes(CONTENT) == DIGEST
+    assert store.read(DIGEST) == CONTENT
+
+
+def test_a_good_blob_is_not_written_again(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
     store.put_bytes(CONTENT)
-    assert store.verify(DIGEST)
+    before = store.path(DIGEST).stat()
+    store.put_bytes(CONTENT)
+    after = store.path(DIGEST).stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
 @pytest.mark.parametrize(

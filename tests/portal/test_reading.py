@@ -235,6 +235,14 @@ def test_documents_are_known_by_their_bytes(client: Client, other: Client) -> No
     assert client.http.put("/v1/documents", content=b"").status_code == 201
 
 
+def test_putting_a_document_again_mends_its_damaged_file(client: Client, house: House) -> None:
+    store = BlobStore(house.processes.blobs)
+    digest = client.put(b"to be damaged")
+    store.path(digest).write_bytes(b"xx be damaged")
+    assert client.put(b"to be damaged") == digest
+    assert store.read(digest) == b"to be damaged"
+
+
 def test_a_document_over_the_limit_is_413_and_leaves_nothing(client: Client, house: House) -> None:
     small = Client(
         house.database,
