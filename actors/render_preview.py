@@ -235,10 +235,12 @@ class Previews:
         self._account(decision.how.value, ended)
 
     def _insist(self, write: Callable[[Connection[Any]], Ended]) -> Ended | None:
-        """Write an end until the database has answered; None when it refused, or the process must go.
+        """Write an end until the database has taken it; None when the process must go.
 
         Repeating is safe: the end is fenced, and one that took answers `already`. A claim that is lost
-        meanwhile answers `lost`.
+        meanwhile answers `lost`. A refusal is repeated too: what is rendered is kept until somebody has
+        made the table or the grant that is missing, or until the steward finds the claim too old. Were the
+        message consumed instead, the next one would find a claim of this process and render once more.
         """
         pause = FIRST_INSIST_SECONDS
         while True:
@@ -248,8 +250,8 @@ class Previews:
             except Conflict:
                 log.info("conflict while ending a claim: again")
             except Refused:
-                log.exception("the end of a claim was refused: reconciliation will release it")
-                return None
+                log.exception("the end of a claim was refused: it is kept and tried again")
+                pause = REFUSED_MS / 1000
             except DatabaseError:
                 self._gate.away()
             if self._give_up.wait(pause):

@@ -10,6 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from actors import render_preview
 from actors.child import Renderers
 from actors.errors import Stop
 from actors.gate import Gate
@@ -20,7 +21,7 @@ from actors.renderer import Limits
 from actors.running import Running
 from broker.settle import Defer
 from db import claims, pool
-from db.errors import Unavailable
+from db.errors import Refused, Unavailable
 from runtime.blobs import BlobStore, BlobStoreFull
 from runtime.settings import Settings
 from support.bench import Bench
@@ -172,6 +173,38 @@ def test_an_end_whose_reply_was_lost_is_repeated_until_it_is_known(
     assert calls == ["done", "already", "already"]
     assert bench.status(job) == ("dead" if simulate else "succeeded")
     assert actor.gate.database_away, "closed until the next heartbeat"
+    bench.check()
+
+
+@pytest.mark.parametrize("simulate", [{}, {"fail_first": 1}], ids=["finish", "end"])
+def test_an_end_that_is_refused_is_kept_until_it_takes(
+    actor: Actor, bench: Bench, monkeypatch: pytest.MonkeyPatch, simulate: dict[str, Any]
+) -> None:
+    # It was given up and the message consumed: the next one found its own claim and rendered once more.
+    (job,) = bench.accept(max_attempts=1, **simulate)
+    answers: list[Any] = []
+
+    def without_its_table(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not answers:
+                bench.admin.execute("ALTER TABLE outbox RENAME TO aside")
+            try:
+                answers.append(real(*args, **kwargs))
+            except Refused as refused:
+                answers.append(refused)
+                bench.admin.execute("ALTER TABLE aside RENAME TO outbox")
+                raise
+            return answers[-1]
+
+        return call
+
+    monkeypatch.setattr(claims, "finish", without_its_table(claims.finish))
+    monkeypatch.setattr(claims, "end", without_its_table(claims.end))
+    monkeypatch.setattr(render_preview, "REFUSED_MS", 10)
+    actor.previews.handle(job, 1)
+    assert [str(answer) for answer in answers] == ["42P01 UndefinedTable", "done"]
+    assert bench.status(job) == ("dead" if simulate else "succeeded")
+    assert actor.starts() == 1
     bench.check()
 
 
