@@ -16,7 +16,7 @@ ONLY ?=
 FULL ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos compose-test bounds fairness races hostile growth fmt clean
+.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile growth fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,10 +50,12 @@ check: $(STAMP) ## lint, format, types, layers, fresh lock
 
 chaos: $(STAMP) ## random faults for 10 minutes, with a random seed (MINUTES=, SEED=)
 	@$(BIN)/python -m tests.chaos $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+chaos-long: $(STAMP) ## the pinned scenarios that take minutes each, PostgreSQL away for ten among them
 	@$(BIN)/pytest -m long tests/chaos
 
-bounds: $(STAMP) ## measure every bound of what has to hold (ONLY=name for one)
-	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY))
+bounds: $(STAMP) ## measure every bound three times and write docs/bounds.md (ONLY=name for one)
+	@$(BIN)/python -m benchmarks.bounds $(if $(ONLY),--only $(ONLY),--write)
 
 fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bounds|beside|cost, FULL=1)
 	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full --write)

@@ -1,23 +1,28 @@
-"""`python -m benchmarks.bounds`: measure, print medians beside the bounds; exit 1 when one is missed."""
+"""`python -m benchmarks.bounds`: measure, print medians beside the bounds; exit 1 when one is missed.
+
+A measure that fails is told and counted, and the others go on. Each run has a database and a Valkey of its
+own; they share a PostgreSQL.
+"""
 
 import argparse
 import os
-import platform
 import signal
-import statistics
 import sys
 import tempfile
-from collections import defaultdict
+import time
+import traceback
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from benchmarks.bounds.measures import BOUNDS, MEASURES
+from benchmarks.bounds import report
+from benchmarks.bounds.bounds import BOUNDS
+from benchmarks.bounds.measures import MEASURES
 from benchmarks.bounds.stage import Stage
-from tests.chaos.world import logs, whole_world
+from ops.guardian import Guardian
+from support.postgres import Server
+from tests.chaos.building import logs, server_of_its_own, world_on
 
 TIMES = 3
+LOG_TAIL = 2_000  # characters of each process' log, when its run failed
 
 
 def main() -> int:
@@ -25,43 +30,68 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the small disk is unmounted
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(MEASURES), help="may be given several times")
-    parser.add_argument("--times", type=int, default=TIMES)
+    parser.add_argument("--repeat", type=int, default=TIMES, help=f"runs of each, default {TIMES}")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/bounds.md")
     given = parser.parse_args()
-    console = Console(highlight=False, soft_wrap=True)
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for name in given.only or list(MEASURES):
-        for n in range(given.times):
-            console.print(f"{name}, {n + 1} of {given.times}")
-            for bound, value in _measure(name).items():
-                found[bound].append(value)
-                console.print(f"  {bound}: {value:.3f}")
-    console.print(_table(found))
-    return int(any(statistics.median(values) > BOUNDS[name] for name, values in found.items()))
+    names = given.only or list(MEASURES)
+    if given.write and set(names) != set(BOUNDS):
+        parser.error("--write needs all measures")
+    text, good = _measure_all(names, given.repeat)
+    print(text)
+    if given.write:
+        report.write(text)
+    return int(not good)
 
 
-def _measure(name: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory(prefix="oncommit-bounds-") as folder:
-        Path(folder).chmod(0o711)
-        with whole_world(Path(folder)) as world:
+def _measure_all(names: list[str], times: int) -> tuple[str, bool]:
+    found, began, load = report.Found(times), time.monotonic(), [os.getloadavg()[0]]
+
+    def say(what: str) -> None:
+        print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
+
+    with server_of_its_own() as (server, guardian):
+        valkey = ""
+        for name in names:
+            for n in range(times):
+                say(f"{name}, {n + 1} of {times}")
+                try:
+                    valkey = _measure(name, server, guardian, found)
+                except Exception as error:  # noqa: BLE001 -- told and counted; the others go on
+                    traceback.print_exc()
+                    found.fail(name, f"run {n + 1}: {type(error).__name__}: {error}")
+                else:
+                    for bound in BOUNDS[name]:
+                        say(f"  {bound.what}: {found.values[name, bound.key][-1]:.3g} {bound.unit}")
+                load.append(os.getloadavg()[0])
+        minutes = (time.monotonic() - began) / 60
+        told = report.conditions(f"PostgreSQL {_version(server)} ({server.decoder})", valkey, minutes, load)
+    return report.markdown(found, names, told), found.holds(names)
+
+
+def _measure(name: str, server: Server, guardian: Guardian, found: report.Found) -> str:
+    with (
+        tempfile.TemporaryDirectory(prefix="oncommit-bounds-") as folder,
+        tempfile.TemporaryDirectory(prefix="oncommit-bounds-servers-") as servers_folder,
+    ):
+        for each in (folder, servers_folder):
+            Path(each).chmod(0o711)
+        server.start()  # a run that failed may have left it stopped
+        with world_on(server, Path(folder), Path(servers_folder), guardian) as world:
+            info = world.valkey.client.info("server")
             try:
-                return dict(MEASURES[name](Stage(world)))
+                found.add(name, MEASURES[name](Stage(world)))
             except BaseException:
                 for process, text in logs(world):
-                    print(f"--- {process}\n{text[-2000:]}", file=sys.stderr)
+                    print(f"--- {process}\n{text[-LOG_TAIL:]}", file=sys.stderr)
                 raise
+    return f"Valkey {info.get('valkey_version') or info['redis_version']}"
 
 
-def _table(found: dict[str, list[float]]) -> Table:
-    table = Table(
-        "what", "bound", "median", "all", "", title=f"bounds, {os.cpu_count()} x {platform.machine()}"
-    )
-    for name, values in found.items():
-        median = statistics.median(values)
-        every = " ".join(f"{value:.2f}" for value in sorted(values))
-        table.add_row(
-            name, f"{BOUNDS[name]:g}", f"{median:.2f}", every, "" if median <= BOUNDS[name] else "MISSED"
-        )
-    return table
+def _version(server: Server) -> str:
+    with server.connect() as conn:
+        row = conn.execute("SELECT split_part(current_setting('server_version'), ' ', 1)").fetchone()
+    assert row is not None
+    return str(row[0])
 
 
 if __name__ == "__main__":

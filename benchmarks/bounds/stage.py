@@ -1,7 +1,7 @@
 """The stage of a measurement: one world with production's settings, and SQL that commits work."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -10,6 +10,8 @@ import psycopg
 
 from tests.chaos.world import World
 
+#: A measure's values by the keys of its bounds.
+Measured = Mapping[str, float]
 DIGEST = "sha256:" + "0" * 64
 DOCUMENT = "INSERT INTO documents (team, digest, size) VALUES (%s, %s, 1) ON CONFLICT DO NOTHING"
 ACCEPT = """
@@ -21,6 +23,10 @@ INSERT INTO outbox (message_id, queue, lane, priority, body)
 SELECT m, 'previews', %(team)s, 5, preview_message(m, 'previews', gen_random_uuid(), 1, NULL, now())
   FROM (SELECT %(team)s || '|' || gen_random_uuid() || '.1' AS m FROM generate_series(1, %(count)s)) AS rows
 """
+RETAINED = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
+TAKEN = "SELECT count(DISTINCT job) FROM job_events WHERE job = ANY(%s) AND type IN ('rescued', 'released')"
+ATTEMPTS = "SELECT max(attempt) FROM jobs WHERE id = ANY(%s)"
+SUCCEEDED = "SELECT count(*) FROM jobs WHERE id = ANY(%s) AND status = 'succeeded'"
 #: What production has; the chaos suite's own settings are shorter.
 PRODUCTION = {
     "ONCOMMIT_WORKER_LOST_SECONDS": "15",
@@ -87,6 +93,22 @@ class Stage:
         """Tell whether the render log has more than `after` starts of the job."""
         lines = self.world.processes.renders()
         return sum(line["phase"] == "start" and line["job"] == str(job) for line in lines) > after
+
+    def succeeded(self, jobs: Sequence[UUID]) -> bool:
+        """Tell whether all of these jobs have succeeded."""
+        return self.number(SUCCEEDED, list(jobs)) == len(jobs)
+
+    def retained_mb(self) -> float:
+        """Take a checkpoint, as time would, and return how much WAL the slot keeps, MB."""
+        self.admin.execute("CHECKPOINT")
+        return self.number(RETAINED, self.world.database.slot) / (1 << 20)
+
+    def cost(self, jobs: Sequence[UUID]) -> Measured:
+        """Return how many of the jobs were taken from a worker, and the most attempts spent in vain."""
+        return {
+            "taken-for-dead": self.number(TAKEN, list(jobs)),
+            "attempts": self.number(ATTEMPTS, list(jobs)) - 1,
+        }
 
     def number(self, query: str, *values: Any) -> float:
         """Return the one number of a query."""

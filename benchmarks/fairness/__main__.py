@@ -14,7 +14,7 @@ from benchmarks.fairness.beside import compare
 from benchmarks.fairness.bounds import MEASURES, Row
 from benchmarks.fairness.cost import measure
 from benchmarks.fairness.stage import Stage
-from tests.chaos.world import logs, whole_world
+from tests.chaos.building import logs, whole_world
 
 PARTS = ("bounds", "beside", "cost")
 

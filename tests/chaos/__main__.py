@@ -11,9 +11,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from .building import logs, whole_world
 from .faults import FAULTS
 from .schedule import Outcome, run
-from .world import logs, whole_world
 
 MINUTES = 10.0
 

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from .building import whole_world
 from .scenario import Scenario
-from .world import World, whole_world
+from .world import World
 
 
 @pytest.fixture(scope="session")

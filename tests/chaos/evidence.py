@@ -1,17 +1,19 @@
 """The evidence: what the database, Redis, the render log and the clients say once nothing is broken."""
 
 import json
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from db.jobs import Event, EventType, JobState, JobStatus
-from support.waiting import eventually
 
 from .history import Entry
-from .world import TEAMS, World
+from .world import World
 
 JOBS = """
 SELECT id, team, batch, simulate, max_attempts, status, dispatch_no, attempt, releases, worker, artifact,
@@ -22,6 +24,7 @@ EVENTS = "SELECT job, seq, type, at, who, data FROM job_events WHERE job = ANY(%
 REQUESTS = "SELECT key, job, batch FROM requests WHERE created_at >= %s"
 UNFINISHED = "SELECT count(*) FROM jobs WHERE finished_at IS NULL"
 INTENTS = "SELECT message_id FROM outbox ORDER BY id"
+LOOK_SECONDS = 0.2
 #: What an idle system may keep in Redis; everything else belongs to a message.
 KEPT_KEYS = frozenset({"token", "limits", "clock", "queues", "consumers", "wake", "rate"})
 
@@ -56,7 +59,7 @@ class Job:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evidence:
     """Everything that the invariants look at.
 
@@ -79,6 +82,14 @@ class Evidence:
     keys: Sequence[str]
     calm: bool
 
+    @cached_property
+    def renders_of(self) -> Mapping[UUID, Sequence[Mapping[str, Any]]]:
+        """The render log's lines by job: a long run has thousands of both."""
+        found = defaultdict[UUID, list[Mapping[str, Any]]](list)
+        for line in self.renders:
+            found[UUID(line["job"])].append(line)
+        return found
+
     def of(self, what: str) -> list[Entry]:
         """Return the history's entries of one kind."""
         return [entry for entry in self.entries if entry["what"] == what]
@@ -87,21 +98,24 @@ class Evidence:
 def wait_settled(world: World, seconds: float) -> None:
     """Wait until no job is unfinished and neither an intent nor a message is left.
 
+    A backlog may be long and the machine slow: only standing still is wrong.
+
     Raises:
-        AssertionError: not within `seconds`; says what is left.
+        AssertionError: `seconds` have passed in which no further job ended; says what is left.
 
     """
+    least, since = float("inf"), time.monotonic()
 
     def left() -> dict[str, Any]:
         row = world.admin.execute(UNFINISHED).fetchone()
         assert row is not None
         return {"unfinished": row[0], "intents": len(_intents(world)), "keys": leftover_keys(world)}
 
-    def nothing() -> bool:
-        found = left()
-        return not any(found.values())
-
-    eventually(nothing, timeout=seconds, describe=lambda: f"settled; left: {left()}", every=0.2)
+    while any((found := left()).values()):
+        if found["unfinished"] < least:
+            least, since = found["unfinished"], time.monotonic()
+        assert time.monotonic() - since < seconds, f"nothing more in {seconds:g} s; left: {found}"
+        time.sleep(LOOK_SECONDS)
 
 
 def _intents(world: World) -> list[str]:
@@ -169,4 +183,4 @@ def told(job: Job) -> str:
     )
 
 
-__all__ = ["TEAMS", "Evidence", "Job", "gather", "leftover_keys", "summary", "told", "wait_settled"]
+__all__ = ["Evidence", "Job", "gather", "leftover_keys", "summary", "told", "wait_settled"]

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from db.jobs import TERMINAL, EventType, FoldError, fold
 
-from .evidence import TEAMS, Evidence, Job, told
+from .evidence import Evidence, Job, told
+from .settings import TEAMS
 
 Invariant = Callable[[Evidence], Iterator[str]]
 #: Ends of a claim that its own worker did not choose: a second start is explained by them.
@@ -167,11 +168,11 @@ def caps_hold(evidence: Evidence) -> Iterator[str]:
 def _renders(evidence: Evidence, job: Job) -> Iterator[tuple[float, float]]:
     ends = {
         (line["dispatch"], line["attempt"]): line["time"]
-        for line in evidence.renders
-        if line["phase"] == "end" and line["job"] == str(job.id)
+        for line in evidence.renders_of.get(job.id, ())
+        if line["phase"] == "end"
     }
-    for line in evidence.renders:
-        if line["phase"] == "start" and line["job"] == str(job.id):
+    for line in evidence.renders_of.get(job.id, ()):
+        if line["phase"] == "start":
             claim = line["dispatch"], line["attempt"]
             ending = job.ending_of(*claim)
             known = [ends.get(claim), ending and ending.at.timestamp()]

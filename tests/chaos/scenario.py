@@ -13,7 +13,7 @@ from .schedule import conclude, endure
 from .traffic import Traffic
 from .world import World
 
-#: A scenario of one fault settles sooner than a random run; dead consumers' messages take 10 s.
+#: Longest between two ends of jobs, sooner than in a random run; dead consumers' messages take 10 s.
 SETTLE_SECONDS = 60.0
 
 

@@ -19,8 +19,8 @@ from .world import World
 #: Between one round of faults and the next, seconds: sometimes too short to recover from the last.
 GAP_SECONDS = (0.5, 4.0)
 TWO_AT_ONCE = 0.35
-#: Longest that anything takes after the last fault: a lost worker (4 s), a slot given away (10 s), a dead
-#: consumer's messages (10 s), retries (2 s each), on a busy machine.
+#: Longest between two ends of jobs after the last fault: a lost worker (4 s), a slot given away (10 s), a
+#: dead consumer's messages (10 s), retries (2 s each), on a busy machine.
 SETTLE_SECONDS = 90.0
 TELL_EVERY_SECONDS = 5.0
 

@@ -15,6 +15,7 @@ RELAY = sorted(name for name in FAULTS if name.startswith(("relay-killed", "rela
 SLOT = sorted(name for name in FAULTS if name.startswith(("slot-", "publication-")))
 PORTAL = sorted(name for name in FAULTS if name.startswith("portal-") and "postgres" not in name)
 POSTGRES = ["postgres-killed", "postgres-stopped", "sessions-cut"]
+DATABASE = ["postgres-read-only", "tables-locked", "standby-lags", "outbox-remade"]
 #: Broken at the same time, link by link: one process loses its database, others Redis.
 NETWORK = [
     (f"portal-postgres-{one}", f"relay-redis-{two}", f"worker-postgres-{three}")
@@ -40,7 +41,7 @@ ALONE = ["relay-frozen", "store-full", "team-paused", "clocks-wrong"]
 
 
 def test_every_fault_is_pinned() -> None:
-    pinned = {*REDIS, *RELAY, *SLOT, *PORTAL, *POSTGRES, *WORKERS, *ALONE}
+    pinned = {*REDIS, *RELAY, *SLOT, *PORTAL, *POSTGRES, *DATABASE, *WORKERS, *ALONE}
     assert pinned | {name for names in NETWORK for name in names} == FAULTS.keys()
 
 
@@ -54,6 +55,14 @@ def test_nothing_is_lost_or_done_twice(scenario: Scenario, fault: str) -> None:
 def test_a_database_that_comes_back_finds_nobody_dead(scenario: Scenario, fault: str) -> None:
     scenario.post("free", {"simulate": {"sleep_ms": 2500}}, {"simulate": {"sleep_ms": 2500}}, batch=True)
     scenario.suffer(fault, seconds=2.0)
+    scenario.answered(2)
+
+
+@pytest.mark.parametrize("fault", DATABASE)
+def test_a_database_that_says_no_or_answers_late_loses_nothing(scenario: Scenario, fault: str) -> None:
+    scenario.post("free", *[{"simulate": {"sleep_ms": 1500}}] * 4, batch=True)
+    scenario.rendered(1)
+    scenario.suffer(fault, seconds=3.0)
     scenario.answered(2)
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from .history import History
-from .world import ANSWER_SECONDS, TEAMS, World
+from .settings import TEAMS
+from .world import ANSWER_SECONDS, World
 
 PAUSE_SECONDS = 0.3  # between two tries
 #: Longest time in which a request must come to a definite answer once nothing is broken any more.

@@ -4,56 +4,30 @@ Whatever ends is started again, as a supervisor would, unless a fault holds it d
 fault accounts for is written into the history.
 """
 
-import os
-import shutil
-import subprocess
-import tempfile
 import threading
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
 
-from ops.account import servers_account
 from ops.guardian import Guardian
-from support.postgres import Database, Server, build_server, find, new_database, prepare
+from support.postgres import Database
 from support.processes import Processes
 from support.proxy import Proxy
 from support.team import token_for
 from support.valkey import Valkey
 
+from . import small_disk
 from .history import History
 from .member import Member, Part
+from .settings import SETTINGS, TEAMS
 
 LOOK_SECONDS = 0.1
-BLOBS_MB = 200  # room for 4,000 previews, and filled by a fault within a second
 
 DOCUMENTS = 10  # of each team
 ANSWER_SECONDS = 4.0  # a client's patience with one try
 
-#: Shorter than in production, so that a run sees many losses; still several heartbeats (0.5 s).
-LOST_SECONDS = 4.0
-GRACE_SECONDS = 1.0
-SETTINGS = {
-    "ONCOMMIT_WORKER_LOST_SECONDS": str(LOST_SECONDS),
-    "ONCOMMIT_SHUTDOWN_GRACE_SECONDS": str(GRACE_SECONDS),
-    "ONCOMMIT_BACKOFF_BASE_MS": "200",
-    "ONCOMMIT_BACKOFF_CAP_MS": "2000",
-    "ONCOMMIT_AUDIT_SECONDS": "5",
-    "ONCOMMIT_RENDER_TIMEOUT_SECONDS": "20",
-    "ONCOMMIT_LOG_LEVEL": "info",
-}
-#: Teams and their limits; `paused` is the one that faults pause.
-TEAMS: dict[str, dict[str, Any]] = {
-    "free": {},
-    "capped": {"max_running": 2},
-    "heavy": {"weight": 3},
-    "rated": {"rate_per_second": 20, "burst": 5},
-    "paused": {},
-}
 SET_LANE = "SELECT set_lane(%s, %s::jsonb, 'chaos', 'limits of the run')"
 PAUSE = "SELECT pause_lane(%s, %s, 'chaos', 'a fault')"
 
@@ -67,7 +41,7 @@ class World:
         self.server = database.server
         self.valkey = valkey
         self.processes = Processes(folder, guardian, database, valkey)
-        self.store_is_tmpfs = _mount(self.processes.blobs)
+        self.store_is_tmpfs = small_disk.mount(self.processes.blobs)
         self.members: list[Member] = []
         self.tokens: dict[str, str] = {}
         self.documents: dict[str, list[str]] = {}
@@ -214,67 +188,9 @@ class World:
             self._admin.close()
         self.history.close()
         if self.store_is_tmpfs:
-            subprocess.run(["umount", str(self.processes.blobs)], check=False)
+            small_disk.unmount(self.processes.blobs)
 
 
 def _through(database_url: str, redis: Proxy | None) -> dict[str, str]:
     found = {"ONCOMMIT_DATABASE_URL": database_url}
     return found | ({"ONCOMMIT_REDIS_URL": f"redis://127.0.0.1:{redis.port}/0"} if redis else {})
-
-
-def _mount(folder: Path) -> bool:
-    """Give the blobs a small disk of their own, so that it can be filled; tell whether that may be done."""
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={BLOBS_MB}m,mode=0755", "oncommit-chaos", str(folder)]
-    try:
-        return os.geteuid() == 0 and subprocess.run(command, check=False, capture_output=True).returncode == 0
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def world_on(server: Server, folder: Path, servers_folder: Path, guardian: Guardian) -> Generator[World]:
-    """Make a world on a running, prepared server; it is not started."""
-    valkey = Valkey(servers_folder, guardian)
-    valkey.start()
-    try:
-        with new_database(server) as database:
-            # A clone's sequences are as the template left them, and PostgreSQL takes the next 32 numbers for
-            # logged already: a crash before the next checkpoint would turn them back.
-            database.admin.execute("CHECKPOINT")
-            world = World(folder, database, valkey, guardian)
-            try:
-                yield world
-            finally:
-                world.close()
-    finally:
-        valkey.close()
-
-
-@contextmanager
-def whole_world(folder: Path, **settings: str) -> Generator[World]:
-    """Make a world with a server of its own: wal2json's if this machine has it, else the embedded one.
-
-    `settings` are PostgreSQL's.
-    """
-    servers_folder = Path(tempfile.mkdtemp(prefix="oncommit-chaos-"))
-    servers_folder.chmod(0o711)
-    try:
-        with Guardian() as guardian:
-            found = find("system", servers_account(), servers_folder / "look")
-            server = build_server("system" if found else "embedded", servers_folder, guardian, settings)
-            server.start()
-            try:
-                prepare(server)
-                with world_on(server, folder, servers_folder, guardian) as world:
-                    yield world
-            finally:
-                server.stop()
-    finally:
-        shutil.rmtree(servers_folder, ignore_errors=True)
-
-
-def logs(world: World) -> Iterator[tuple[str, str]]:
-    """Yield (process, its whole log, of every start)."""
-    for member in world.members:
-        yield member.name, member.running.process.command.log.read_text(encoding="utf-8", errors="replace")

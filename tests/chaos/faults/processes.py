@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..fault import Fault
-from ..world import LOST_SECONDS
+from ..settings import LOST_SECONDS
 
 WORKERS = frozenset({"workers"})
 CLOCK = Path(__file__).parents[1] / "wrong_clock"

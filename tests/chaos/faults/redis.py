@@ -1,9 +1,10 @@
 """Faults of Redis: killed with more or less of its data, emptied, turned back, frozen, full, read-only."""
 
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from ops.valkey import DISPOSABLE
+from support.waiting import eventually
 
 from ..fault import Fault
 
@@ -134,6 +135,60 @@ class RedisReadOnly(Fault):
         self.world.valkey.client.replicaof("NO", "ONE")
 
 
+class RedisCannotSave(Fault):
+    """A snapshot failed, so every write is refused (MISCONF), also those that take no memory."""
+
+    name = "redis-cannot-save"
+    touches = TOUCHES
+
+    def inject(self) -> None:
+        valkey = self.world.valkey
+        self._in_its_place = Path(valkey.server.plan.datadir, "dump.rdb")
+        self._in_its_place.unlink(missing_ok=True)
+        self._in_its_place.mkdir()
+        valkey.config(save="3600 1", stop_writes_on_bgsave_error="yes")
+        self._save("err")
+
+    def heal(self) -> None:
+        self._in_its_place.rmdir()
+        self._save("ok")
+        self.world.valkey.config(save="")
+        self._in_its_place.unlink()
+
+    def _save(self, status: str) -> None:
+        client: Any = self.world.valkey.client
+        client.bgsave()
+        eventually(
+            lambda: client.info("persistence")["rdb_last_bgsave_status"] == status,
+            timeout=10,
+            describe=f"a snapshot that ends as {status}",
+        )
+
+
+class RedisLoading(Fault):
+    """It was killed and loads a large file for two seconds: it is there, and answers LOADING."""
+
+    name = "redis-loading"
+    touches = TOUCHES
+    hold_seconds = (0.0, 0.5)
+
+    def inject(self) -> None:
+        client = self.world.valkey.client
+        self._filler = [f"filler:{n}" for n in range(40)]
+        client.mset(dict.fromkeys(self._filler, "x" * 50_000))
+        client.save()
+        self.world.valkey.kill()
+
+    def heal(self) -> None:
+        valkey = self.world.valkey
+        slowly = {"key-load-delay": "50000", "loading-process-events-interval-bytes": "20000"}
+        valkey.server.settings |= slowly
+        valkey.start()  # returns when all is loaded
+        valkey.server.settings = {k: v for k, v in valkey.server.settings.items() if k not in slowly}
+        valkey.client.delete(*self._filler)
+        Path(valkey.server.plan.datadir, "dump.rdb").unlink()
+
+
 class RedisForgetful(Fault):
     """Every client is cut off and every script forgotten."""
 
@@ -147,6 +202,17 @@ class RedisForgetful(Fault):
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
 
+class RedisStorm(RedisForgetful):
+    """The same five times within three seconds: whoever has just come back is cut off again."""
+
+    name = "redis-storm"
+
+    def inject(self) -> None:
+        for _ in range(5):
+            super().inject()
+            self.world.pass_time(0.6)
+
+
 FAULTS: tuple[type[Fault], ...] = (
     RedisKilledEmpty,
     RedisKilledAof,
@@ -156,5 +222,8 @@ FAULTS: tuple[type[Fault], ...] = (
     RedisFrozen,
     RedisFull,
     RedisReadOnly,
+    RedisCannotSave,
+    RedisLoading,
     RedisForgetful,
+    RedisStorm,
 )
