@@ -25,6 +25,7 @@ from actors.heartbeat import Heartbeat
 from actors.judge import Unreadable, judge
 from actors.kept_connection import KeptConnection
 from actors.loops import Loops, die
+from actors.probe import Probing
 from actors.render_log import RenderLog
 from actors.render_preview import AWAY_MS, Previews
 from actors.renderer import Limits
@@ -66,6 +67,7 @@ class _Parts:
     eviction: Eviction
     shutdown: Shutdown
     previews: Previews
+    probing: Probing
 
 
 class WorkerProcess(Middleware):
@@ -174,6 +176,7 @@ class WorkerProcess(Middleware):
             eviction=eviction,
             shutdown=shutdown,
             previews=previews,
+            probing=Probing(self.id, database, gate),
         )
 
     def _goodbye(self) -> None:
@@ -236,6 +239,12 @@ class WorkerProcess(Middleware):
             ):
                 self.parts.previews.handle(job, dispatch_no)
 
+    def probe(self) -> None:
+        """Handle the message of a probe."""
+        message = CurrentMessage.get_current_message()
+        if isinstance(message, Delivery):
+            self.parts.probing.handle(message.lane_id, message.message_timestamp)
+
 
 def _about(message_id: str) -> dict[str, str | None]:
     """Return the fields of a line about a message whose body says nothing that counts."""
@@ -282,5 +291,9 @@ def set_up() -> None:
     def render_preview(*args: Any, **kwargs: Any) -> None:
         process.render_preview(*args, **kwargs)
 
-    del render_preview  # the broker has it
+    @dramatiq.actor(actor_name="probe", queue_name=QUEUE, broker=broker)
+    def probe(*_args: Any, **_kwargs: Any) -> None:
+        process.probe()
+
+    del render_preview, probe  # the broker has them
     dramatiq.set_broker(broker)

@@ -26,6 +26,7 @@ from ops.commands import (
     jobs,
     lists,
     migrate,
+    probe,
     prune,
     run,
     submit,
@@ -73,6 +74,7 @@ app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(jobs.app, name="jobs")
 app.add_typer(dead.app, name="dead")
+dispatch.app.command(epilog=EXIT_CODES)(probe.probe)
 app.add_typer(dispatch.app, name="dispatch")
 app.add_typer(artifacts.app, name="artifacts")
 app.add_typer(lists.quarantine, name="quarantine")

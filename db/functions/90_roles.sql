@@ -65,7 +65,7 @@ BEGIN
                          'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
                          'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
                          'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change',
-                         'give_settings')
+                         'give_settings', 'send_probes', 'end_probe', 'claim_probe', 'finish_probe')
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
   END LOOP;
@@ -87,14 +87,16 @@ GRANT EXECUTE ON FUNCTION quarantine_intent TO oncommit_relay;
 GRANT SELECT ON jobs, workers, kinds, queues, outbox TO oncommit_worker;
 GRANT INSERT, UPDATE, DELETE ON workers TO oncommit_worker;
 GRANT DELETE ON outbox TO oncommit_worker;
-GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, end_claim, rescue_jobs, quarantine_intent TO oncommit_worker;
+GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, end_claim, rescue_jobs, quarantine_intent,
+  claim_probe, finish_probe TO oncommit_worker;
 
 -- operator: views and audited functions, no table.
 GRANT SELECT ON operator_jobs, operator_events, operator_quarantine, operator_teams, operator_lanes,
   operator_dispatch, operator_remaining, operator_slots, operator_tokens, operator_workers, operator_queues,
-  operator_replays, operator_audit, operator_migrations, dispatch_counts, oldest_due TO oncommit_operator;
+  operator_replays, operator_audit, operator_migrations, operator_probes, dispatch_counts, oldest_due TO oncommit_operator;
 GRANT EXECUTE ON FUNCTION replay_jobs, begin_replay, replay_slice, cancel_as_operator, set_lane, pause_lane,
-  set_backlog, create_team, create_token, revoke_token, prunable, prune_jobs, artifacts_page TO oncommit_operator;
+  set_backlog, create_team, create_token, revoke_token, prunable, prune_jobs, artifacts_page, send_probes,
+  end_probe TO oncommit_operator;
 
 -- viewer: counts.
 GRANT SELECT ON dispatch_counts, oldest_due TO oncommit_viewer;

@@ -1,6 +1,7 @@
 """Migrations: safe when several start at once, refused when an applied file was changed."""
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -29,7 +30,8 @@ def test_many_installers_at_once_apply_each_step_once(server: Any, empty_databas
     by_database: dict[str, list[str]] = {}
     for name, steps in zip(empty_databases * 3, applied, strict=True):
         by_database.setdefault(name, []).extend(steps)
-    numbered = ["0001_tables.sql", "0002_operators.sql", "0003_due.sql"]
+    numbered = [file.name for file in (Path(migrations.__file__).parent / "migrations").glob("0*.sql")]
+    assert len(numbered) >= 3
     expected = sorted([*numbered, migrations.FUNCTIONS, migrations.PUBLICATION])
     assert all(sorted(steps) == expected for steps in by_database.values()), by_database
 

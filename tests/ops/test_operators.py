@@ -299,7 +299,7 @@ def test_the_viewer_is_told_that_it_may_not(desk: Desk) -> None:
 def test_every_command_has_help_with_an_example_and_the_exit_codes(desk: Desk) -> None:
     groups = {
         "jobs": ["list", "show", "cancel"], "dead": ["list", "show", "replay"],
-        "dispatch": ["pause", "resume", "status", "drain"], "teams": ["list", "set"],
+        "dispatch": ["pause", "resume", "status", "drain", "probe"], "teams": ["list", "set"],
         "tokens": ["list", "revoke"],
         "artifacts": ["verify"], "quarantine": ["list"], "workers": ["list"], "actions": ["list"],
     }  # fmt: skip
