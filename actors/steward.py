@@ -2,14 +2,17 @@
 
 A worker is lost when its heartbeat has stayed the same over `lost_seconds` of the steward's own
 successful reads, without a gap between them: after an outage of the database, or of the steward's own
-process, everybody has that time again to beat before being taken for dead.
+process, everybody has that time again to beat before being taken for dead. In the same way a claim is
+overdue when the steward has read it, the same, for longer than any render may take. So only time that
+the steward has watched counts, by its monotonic clock: no time of day, here or in PostgreSQL, does.
 """
 
 import random
 import time
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
 from datetime import datetime, timedelta
 from threading import Event
+from typing import Generic, TypeVar
 from uuid import UUID
 
 from actors.kept_connection import KeptConnection
@@ -20,6 +23,9 @@ from runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
 #: A render that ended in time has this long to write its end before its claim is taken away.
 CLAIM_MARGIN_SECONDS = 30.0
 #: Rows of processes that ended without saying so are kept so long, for whoever asks what happened.
@@ -28,12 +34,24 @@ FORGET_AFTER = timedelta(days=1)
 LONGEST_INTERVAL_SECONDS = 3.0
 
 
-@dataclass(slots=True)
-class _Watched:
-    """A heartbeat (None: no row at all) and how long it has been seen unchanged, in seconds of reading."""
+class Unchanged(Generic[K, V]):
+    """How long each key has been read with the same value: in seconds of reading, not of any clock's."""
 
-    beat: datetime | None
-    seconds: float
+    def __init__(self) -> None:
+        self._seen: dict[K, tuple[V, float]] = {}
+
+    def read(self, found: Mapping[K, V], passed: float | None) -> None:
+        """Take in one reading, `passed` seconds after the one before; None: too long after, all begin anew."""
+        seen: dict[K, tuple[V, float]] = {}
+        for key, value in found.items():
+            before = self._seen.get(key)
+            same = passed is not None and before is not None and before[0] == value
+            seen[key] = (value, before[1] + passed if same and before and passed is not None else 0.0)
+        self._seen = seen
+
+    def longer(self, seconds: float) -> dict[K, V]:
+        """Return what has stayed the same for so long."""
+        return {key: value for key, (value, lasted) in self._seen.items() if lasted >= seconds}
 
 
 class Steward:
@@ -47,9 +65,9 @@ class Steward:
         self._lost_seconds = lost_seconds
         self._claim_seconds = render_seconds + CLAIM_MARGIN_SECONDS
         self.interval = min(LONGEST_INTERVAL_SECONDS, lost_seconds / 5)
-        self._watched: dict[UUID, _Watched] = {}
+        self._beats: Unchanged[UUID, datetime | None] = Unchanged()
+        self._claims: Unchanged[workers.ClaimKey, None] = Unchanged()
         self._last_read = float("-inf")
-        self._reading_seconds = 0.0  # without a gap
 
     def run(self, stopped: Event) -> None:
         """Look until `stopped`, at moments that differ between processes."""
@@ -69,12 +87,12 @@ class Steward:
         with self._database.connection() as conn:
             beats: dict[UUID, datetime | None] = dict(workers.heartbeats(conn))
             beats |= dict.fromkeys(workers.orphans(conn))
-            lost = self._watch(beats, now)
-            # A claim's age counts the time in which nobody could end it, too: only after that much
-            # reading without a gap is an old claim one whose worker does not end it.
-            limit = timedelta(seconds=self._claim_seconds)
-            steady = self._reading_seconds >= self._claim_seconds
-            rescued = workers.rescue(conn, lost, limit if steady else None, self._who)
+            claims = dict.fromkeys(workers.claimed(conn))
+            passed = self._passed(now)
+            self._beats.read(beats, passed)
+            self._claims.read(claims, passed)
+            lost = self._beats.longer(self._lost_seconds)
+            rescued = workers.rescue(conn, lost, self._claims.longer(self._claim_seconds), self._who)
             workers.forget(conn, FORGET_AFTER)
         metrics.gauge("workers_alive", sum(b is not None for b in beats.values()) - len(lost))
         for one in rescued:
@@ -90,18 +108,11 @@ class Steward:
             )
         return rescued
 
-    def _watch(self, beats: dict[UUID, datetime | None], now: float) -> dict[UUID, datetime | None]:
-        """Count this read; return the workers whose heartbeat stood still for too long."""
+    def _passed(self, now: float) -> float | None:
+        """Return the seconds since the last reading, None after a gap: the database or this process was away.
+
+        Whoever could not beat, or end its claim, meanwhile begins with a full allowance.
+        """
         passed = now - self._last_read
         self._last_read = now
-        if passed > 3 * self.interval:  # a gap: the database or this process was away
-            passed = self._reading_seconds = 0.0
-            self._watched = {}  # whoever could not beat either begins with a full allowance
-        self._reading_seconds += passed
-        watched: dict[UUID, _Watched] = {}
-        for worker, beat in beats.items():
-            before = self._watched.get(worker)
-            same = before is not None and before.beat == beat
-            watched[worker] = _Watched(beat, before.seconds + passed if before and same else 0.0)
-        self._watched = watched
-        return {w: seen.beat for w, seen in watched.items() if seen.seconds >= self._lost_seconds}
+        return passed if passed <= 3 * self.interval else None

@@ -1,6 +1,6 @@
 """Workers: who is alive, which claims they hold, and the rescue of what a lost one held."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -78,10 +78,28 @@ def claims_of(conn: Connection[Any], worker: UUID) -> list[Held]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class ClaimKey:
+    """Names one claim: of all claims that a job ever had, the one of this dispatch and attempt."""
+
+    job: UUID
+    dispatch_no: int
+    attempt: int
+
+
+CLAIMED = "SELECT id, dispatch_no, attempt FROM jobs WHERE worker IS NOT NULL"
+
+
+def claimed(conn: Connection[Any]) -> set[ClaimKey]:
+    """Return every claim that some worker holds now."""
+    with translated():
+        return {ClaimKey(*row) for row in conn.execute(CLAIMED).fetchall()}
+
+
 # The statement's own snapshot is from before the rescue: the dispatch and the attempt are those that ran.
 RESCUE = """
 SELECT r.job, r.outcome, r.worker, j.team, j.dispatch_no, j.attempt
-  FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s::interval, %s) r
+  FROM rescue_jobs(%s::uuid[], %s::timestamptz[], %s::uuid[], %s::int[], %s::int[], %s) r
   JOIN jobs j ON j.id = r.job
 """
 ORPHANS = """
@@ -109,13 +127,15 @@ class Rescued:
 
 
 def rescue(
-    conn: Connection[Any], lost: Mapping[UUID, datetime | None], claim_limit: timedelta | None, who: str
+    conn: Connection[Any], lost: Mapping[UUID, datetime | None], overdue: Collection[ClaimKey], who: str
 ) -> list[Rescued]:
-    """End the claims of lost workers (id -> the heartbeat that was watched) and claims older than the limit.
+    """End the claims of lost workers (id -> the heartbeat that was watched) and those that are overdue.
 
-    `claim_limit` None ends no claim for its age. A worker whose heartbeat has moved since it was watched
-    keeps its claims.
+    A worker whose heartbeat has moved since it was watched keeps its claims, but for the overdue ones.
     """
+    names = list(overdue)
+    jobs, dispatch_nos = [c.job for c in names], [c.dispatch_no for c in names]
+    values = [list(lost), list(lost.values()), jobs, dispatch_nos, [c.attempt for c in names], who]
     with translated(), conn.transaction():
-        rows = conn.execute(RESCUE, [list(lost), list(lost.values()), claim_limit, who]).fetchall()
+        rows = conn.execute(RESCUE, values).fetchall()
     return [Rescued(*row) for row in rows]

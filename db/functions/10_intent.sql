@@ -35,6 +35,7 @@ DECLARE
   o outbox%ROWTYPE;
   j jobs%ROWTYPE;
   v_job uuid;
+  v_now timestamptz;
   v_text text := substring(p_message_id FROM '\|([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.[0-9]+$');
 BEGIN
   IF v_text IS NOT NULL THEN
@@ -49,10 +50,11 @@ BEGIN
     IF j.status = 'processing' THEN
       RETURN 'in_use';
     END IF;
-    UPDATE jobs SET status = 'dead', error_class = 'Quarantined', finished_at = now(), not_before = NULL,
-           updated_at = now(), version = version + 1 WHERE id = j.id;
+    v_now := clock_timestamp();  -- not now(), which is from before the lock was had
+    UPDATE jobs SET status = 'dead', error_class = 'Quarantined', finished_at = v_now, not_before = NULL,
+           updated_at = v_now, version = version + 1 WHERE id = j.id;
     INSERT INTO job_events (job, seq, type, at, who, data)
-    VALUES (j.id, j.version + 1, 'quarantined', now(), p_who,
+    VALUES (j.id, j.version + 1, 'quarantined', v_now, p_who,
             jsonb_build_object('error_class', 'Quarantined', 'error', left(p_reason, 500)));
   END IF;
   DELETE FROM outbox WHERE id = o.id;

@@ -7,18 +7,21 @@
 CREATE OR REPLACE FUNCTION finish_jobs(
   p_worker uuid, p_jobs uuid[], p_dispatch_nos int[], p_attempts int[], p_artifacts text[], p_sizes bigint[]
 ) RETURNS TABLE (job uuid, dispatch_no int, outcome text)
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+#variable_conflict use_column
+BEGIN
+  -- A statement of its own: whoever waited here for another call looks, below, with a snapshot in which
+  -- that call has ended. In one order, so that two arrays cannot deadlock.
+  PERFORM FROM jobs j WHERE j.id = ANY (p_jobs) ORDER BY j.id FOR NO KEY UPDATE;
+  RETURN QUERY
   WITH input AS (
     SELECT * FROM unnest(p_jobs, p_dispatch_nos, p_attempts, p_artifacts, p_sizes)
       AS u(job, dispatch_no, attempt, artifact, size)
-  ), locked AS (
-    -- In one order, so that two arrays cannot deadlock.
-    SELECT j.id FROM jobs j JOIN input i ON i.job = j.id ORDER BY j.id FOR NO KEY UPDATE OF j
   ), done AS (
     UPDATE jobs j SET status = 'succeeded', artifact = i.artifact, artifact_size = i.size, worker = NULL,
            claimed_at = NULL, error_class = NULL, finished_at = clock_timestamp(),
            updated_at = clock_timestamp(), version = j.version + 1
-      FROM input i JOIN locked l ON l.id = i.job
+      FROM input i
      WHERE j.id = i.job AND j.status = 'processing' AND j.dispatch_no = i.dispatch_no
        AND j.attempt = i.attempt AND j.worker = p_worker
     RETURNING j.id, j.team, j.dispatch_no, j.attempt, j.version, j.finished_at, j.artifact, j.artifact_size
@@ -33,12 +36,13 @@ LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_
   )
   SELECT i.job, i.dispatch_no,
          CASE WHEN d.id IS NOT NULL THEN 'done'
-              WHEN j.status = 'succeeded' AND j.dispatch_no = i.dispatch_no AND j.attempt = i.attempt THEN 'already'
+              WHEN EXISTS (SELECT FROM job_events e WHERE e.job = i.job AND e.type = 'succeeded'
+                AND e.data @> jsonb_build_object('dispatch_no', i.dispatch_no, 'attempt', i.attempt, 'worker', p_worker))
+              THEN 'already'
               ELSE 'lost' END
     FROM input i
-    LEFT JOIN done d ON d.id = i.job
-    LEFT JOIN jobs j ON j.id = i.job
-$$;
+    LEFT JOIN done d ON d.id = i.job;
+END $$;
 
 -- End one claim otherwise. p_how:
 --   failed     the attempt is spent; retrying, with the next dispatch after p_delay_ms
@@ -54,8 +58,8 @@ CREATE OR REPLACE FUNCTION end_claim(
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   j jobs%ROWTYPE;
-  v_now timestamptz := clock_timestamp();
-  v_due timestamptz := CASE WHEN p_delay_ms > 0 THEN v_now + p_delay_ms * interval '1 ms' END;
+  v_now timestamptz;
+  v_due timestamptz;
   v_how text := p_how;
   v_refund int;
   v_again boolean;
@@ -75,6 +79,9 @@ BEGIN
     END IF;
     RETURN 'lost';
   END IF;
+  -- Not before the lock: an event that was waited for would be later than this one.
+  v_now := clock_timestamp();
+  v_due := CASE WHEN p_delay_ms > 0 THEN v_now + p_delay_ms * interval '1 ms' END;
   IF j.cancel_requested_at IS NOT NULL THEN
     v_how := 'cancelled';
   ELSIF j.attempt >= j.max_attempts AND (p_how = 'failed' OR p_how = 'released' AND p_spend) THEN

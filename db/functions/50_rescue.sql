@@ -1,13 +1,15 @@
--- Rescue: a claim whose worker is lost, or that is older than any render may be. The attempt that
--- ran stays spent; a job without attempts left is dead. A null p_claim_limit leaves the age of claims out.
+-- Rescue: a claim whose worker is lost, or that is older than any render may be. Both are for the caller
+-- to find out, by the time that it has watched: no clock of this server decides, since a clock may step.
+-- The attempt that ran stays spent; a job without attempts left is dead.
+DROP FUNCTION IF EXISTS rescue_jobs(uuid[], timestamptz[], interval, text);  -- judged claims by claimed_at
 CREATE OR REPLACE FUNCTION rescue_jobs(
-  p_workers uuid[], p_heartbeats timestamptz[], p_claim_limit interval, p_who text
+  p_workers uuid[], p_heartbeats timestamptz[], p_jobs uuid[], p_dispatch_nos int[], p_attempts int[], p_who text
 ) RETURNS TABLE (job uuid, outcome text, worker uuid)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   j jobs%ROWTYPE;
-  v_now timestamptz := clock_timestamp();
+  v_now timestamptz;
   v_dead boolean;
 BEGIN
   FOR j IN
@@ -19,10 +21,14 @@ BEGIN
               SELECT u.id FROM unnest(p_workers, p_heartbeats) AS u(id, beat)
                 LEFT JOIN workers w ON w.id = u.id
                WHERE w.id IS NULL OR w.heartbeat_at = u.beat)
-            OR q.claimed_at < v_now - p_claim_limit)
+            -- Only the very claim that was watched: not a later one of the same job.
+            OR (q.id, q.dispatch_no, q.attempt) IN (
+              SELECT u.job, u.dispatch_no, u.attempt
+                FROM unnest(p_jobs, p_dispatch_nos, p_attempts) AS u(job, dispatch_no, attempt)))
      ORDER BY q.id
        FOR NO KEY UPDATE OF q SKIP LOCKED
   LOOP
+    v_now := clock_timestamp();
     v_dead := j.attempt >= j.max_attempts;
     UPDATE jobs q SET
       status = CASE WHEN j.cancel_requested_at IS NOT NULL THEN 'cancelled'

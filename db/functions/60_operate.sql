@@ -5,9 +5,10 @@ CREATE OR REPLACE FUNCTION cancel_job(p_team text, p_job uuid, p_who text, p_rea
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 DECLARE
   j jobs%ROWTYPE;
-  v_now timestamptz := clock_timestamp();
+  v_now timestamptz;
 BEGIN
   SELECT * INTO j FROM jobs WHERE id = p_job AND (p_team IS NULL OR team = p_team) FOR NO KEY UPDATE;
+  v_now := clock_timestamp();
   IF NOT FOUND THEN
     RETURN 'unknown';
   ELSIF j.status = 'cancelled' THEN

@@ -130,7 +130,7 @@ def test_a_run_whose_claim_was_taken_away_is_stopped_at_the_second_beat(worker: 
     run.claim = worker.claim(job)
     worker.heartbeat.beat()
     with worker.database.connection() as conn:
-        workers.rescue(conn, {worker.id: workers.heartbeats(conn)[worker.id]}, None, "test")
+        workers.rescue(conn, {worker.id: workers.heartbeats(conn)[worker.id]}, (), "test")
     worker.heartbeat.beat()
     assert run.stopped is None
     worker.heartbeat.beat()
@@ -221,21 +221,59 @@ def test_a_claim_without_a_workers_row_is_rescued_too(worker: Worker, bench: Ben
     assert bench.types(job)[-1] == "rescued"
 
 
-def test_an_old_claim_of_a_living_worker_is_rescued_only_after_that_much_reading(
-    worker: Worker, other: Worker, bench: Bench
-) -> None:
-    (job,) = bench.accept()
-    other.claim(job)
-    age(bench, job, "91 s")
-    now = 0.0
-    worker.steward.look(now)
-    while now < 87:
-        now += 3
+def beating(steward: Steward, other: Worker, since: float, seconds: float) -> float:
+    """As `reads`, while the other worker beats."""
+    now = since
+    while now < since + seconds:
         with other.database.connection() as conn:
             workers.beat(conn, other.id, "host", 1, 1)
-        worker.steward.look(now)
+        now = reads(steward, now, 3)
+    return now
+
+
+def test_a_claim_that_was_watched_for_longer_than_any_render_is_rescued_though_its_worker_lives(
+    worker: Worker, other: Worker, bench: Bench
+) -> None:
+    (job,) = bench.accept(max_attempts=1000)
+    claim = other.claim(job)
+    worker.steward.look(0)
+    now = beating(worker.steward, other, 0, 60 + 30 - 3)
     assert bench.status(job) == "processing"
-    worker.steward.look(now + 3)
+    now = beating(worker.steward, other, now, 3)
+    assert bench.types(job) == ["accepted", "claimed", "rescued"]
+    assert other.finish(claim) is Ended.LOST
+    other.claim(job, 2)
+    beating(worker.steward, other, now, 60 + 30 - 3)
+    assert bench.status(job) == "processing", "the next claim of the same job has its own time"
+    bench.check()
+
+
+@pytest.mark.parametrize("step", ["1 hour", "-1 hour"])
+def test_a_step_of_the_databases_clock_rescues_nobody(
+    worker: Worker, other: Worker, bench: Bench, step: str
+) -> None:
+    worker.steward.look(0)
+    now = beating(worker.steward, other, 0, 120)
+    (job,) = bench.accept()
+    claim = other.claim(job)
+    now = beating(worker.steward, other, now, 3)
+    # What the clock wrote before its step lies that much further back, or ahead, after it.
+    age(bench, job, step)
+    bench.admin.execute("UPDATE workers SET started_at = started_at - %s::interval", [step])
+    beating(worker.steward, other, now, 60 + 30 - 6)
+    assert bench.status(job) == "processing"
+    assert other.finish(claim) is Ended.DONE
+
+
+def test_a_claim_watched_across_a_gap_begins_anew(worker: Worker, other: Worker, bench: Bench) -> None:
+    (job,) = bench.accept()
+    other.claim(job)
+    worker.steward.look(0)
+    now = beating(worker.steward, other, 0, 84)
+    worker.steward.look(now + 600)  # nobody could end anything meanwhile
+    now = beating(worker.steward, other, now + 600, 84)
+    assert bench.status(job) == "processing"
+    beating(worker.steward, other, now, 6)
     assert bench.types(job)[-1] == "rescued"
 
 

@@ -95,7 +95,7 @@ class History:
             outbox.quarantine(self.worker, message_id, "test", "test")
 
     def rescue(self) -> None:
-        workers.rescue(self.worker, dict.fromkeys(self.ids), None, "test")
+        workers.rescue(self.worker, dict.fromkeys(self.ids), (), "test")
 
     def check(self) -> None:
         events = self.bench.events(self.job)
@@ -188,7 +188,7 @@ def test_a_rescue_spends_the_attempt_that_ran_and_the_last_one_is_dead(bench: Be
     for number in (1, 2):
         me = uuid4()
         claim = taken(worker, me, job, number)
-        workers.rescue(worker, {me: None}, None, "steward")
+        workers.rescue(worker, {me: None}, (), "steward")
         assert claims.finish(worker, me, claim, ARTIFACT, 1) is Ended.LOST
     assert bench.types(job) == ["accepted", "claimed", "rescued", "claimed", "died"]
     assert bench.row(job).error_class == "WorkerLost"
@@ -202,5 +202,5 @@ def test_a_heartbeat_that_moved_since_it_was_watched_saves_its_claims(bench: Ben
     watched = workers.heartbeats(worker)[me]
     taken(worker, me, job)
     workers.beat(worker, me, "host", 1, 1)
-    assert workers.rescue(worker, {me: watched}, None, "steward") == []
-    assert workers.rescue(worker, {me: workers.heartbeats(worker)[me]}, None, "steward")
+    assert workers.rescue(worker, {me: watched}, (), "steward") == []
+    assert workers.rescue(worker, {me: workers.heartbeats(worker)[me]}, (), "steward")

@@ -343,7 +343,7 @@ def test_nothing_dead_expires_by_itself(admin: psycopg.Connection[Any], accept: 
     (job,) = accept()
     die(admin, [job])
     admin.execute("UPDATE jobs SET finished_at = now() - interval '10 years'")
-    assert admin.execute("SELECT rescue_jobs('{}', '{}', interval '1 second', 'steward')").fetchall() == []
+    assert admin.execute("SELECT rescue_jobs('{}', '{}', '{}', '{}', '{}', 'steward')").fetchall() == []
     assert admin.execute("SELECT status FROM jobs").fetchone() == ("dead",)
 
 
