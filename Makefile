@@ -15,8 +15,12 @@ ONLY ?=
 # With 1,000,000 messages waiting, and into docs/fairness.md: make fairness FULL=1
 FULL ?=
 
+# What `make evidence` need not run again: make evidence TAKE="tests=report.xml chaos=chaos.txt"; ONLY="demo tests"
+TAKE ?=
+TO ?= evidence
+
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile growth fmt clean
+.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile growth evidence audit fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -71,6 +75,15 @@ compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (els
 
 growth: $(STAMP) ## what many jobs, retries and restarts leave behind in Redis and in the tables
 	@$(BIN)/python -m benchmarks.growth
+
+evidence: $(STAMP) ## all that was measured of this commit, into one folder (ONLY=, TAKE=part=file, TO=, MINUTES=, SEED=)
+	@$(BIN)/python -m benchmarks.evidence --to $(TO) $(ONLY:%=--only %) $(TAKE:%=--take %) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
+
+# Strict: a service that knows none of the packages is no clean bill.
+audit: $(STAMP) ## known vulnerabilities in what uv.lock pins; asks pypi.org
+	@$(UV) export --frozen --no-dev --all-extras --no-emit-project --quiet \
+	  | $(BIN)/pip-audit --requirement /dev/stdin --require-hashes --disable-pip --strict --progress-spinner off
 
 fmt: $(STAMP) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
