@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from support import examples, full_disk, pgbouncer
-from support.postgres import database, guardian, kinds, server, servers_folder, session_server
+from support.kinds import kinds
+from support.postgres import database, guardian, server, servers_folder, session_server
 from support.processes import processes
 from support.proxy import proxies
 from support.valkey import valkey

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from support.bench import Bench, terminate_backends
-from support.postgres import kinds
+from support.kinds import kinds
 from support.processes import Processes, Running
 from support.valkey import Valkey
 from support.waiting import always, eventually

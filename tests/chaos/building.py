@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ops.account import servers_account
 from ops.guardian import Guardian
-from support.postgres import Server, build_server, find, new_database, prepare
-from support.valkey import Valkey
+from support.kinds import find
+from support.postgres import Server, build_server, new_database, prepare
+from support.valkey import LocalValkey
 
 from .world import World
 
@@ -17,7 +18,7 @@ from .world import World
 @contextmanager
 def world_on(server: Server, folder: Path, servers_folder: Path, guardian: Guardian) -> Generator[World]:
     """Make a world on a running, prepared server; it is not started."""
-    valkey = Valkey(servers_folder, guardian)
+    valkey = LocalValkey(servers_folder, guardian)
     valkey.start()
     try:
         with new_database(server) as database:

@@ -16,7 +16,7 @@ from support.postgres import Database
 from support.processes import Processes
 from support.proxy import Proxy
 from support.team import token_for
-from support.valkey import Valkey
+from support.valkey import LocalValkey
 
 from . import small_disk
 from .history import History
@@ -35,7 +35,7 @@ PAUSE = "SELECT pause_lane(%s, %s, 'chaos', 'a fault')"
 class World:
     """Everything that runs, and the hands on it."""
 
-    def __init__(self, folder: Path, database: Database, valkey: Valkey, guardian: Guardian) -> None:
+    def __init__(self, folder: Path, database: Database, valkey: LocalValkey, guardian: Guardian) -> None:
         self.folder = folder
         self.database = database
         self.server = database.server

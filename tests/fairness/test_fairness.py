@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from support.bench import Bench
-from support.postgres import kinds
+from support.kinds import kinds
 from support.processes import Processes
 from support.starts import least_share, most_at_once, most_beyond, shares, starts
 from support.waiting import eventually

@@ -101,7 +101,7 @@ def test_a_token_is_printed_once_and_only_its_hash_is_stored(database: Database)
     assert stored == [("red", hashlib.sha256(token.encode()).digest(), ["submit", "read"], None)]
     everything = database.admin.execute("SELECT row_to_json(t)::text FROM operator_actions t").fetchall()
     assert not any(token in text for (text,) in everything)
-    log = database.server.postgres.plan.log.read_text(encoding="utf-8")
+    log = database.server.log_text()
     assert token not in log
 
 
@@ -169,7 +169,7 @@ def test_a_password_of_a_role_does_not_reach_the_servers_log(server: Server) -> 
         eventually(lambda: _shown(server, "log_statement") == "all")
         secret = server.passwords["oncommit_viewer"]
         set_role_password(server.dsn(), "oncommit_viewer", secret)
-        assert secret not in server.postgres.plan.log.read_text(encoding="utf-8")
+        assert secret not in server.log_text()
         psycopg.connect(server.dsn("postgres", "oncommit_viewer")).close()
     finally:
         with psycopg.connect(server.dsn(), autocommit=True) as conn:

@@ -16,7 +16,7 @@ from ops.commands.demo import tell
 from ops.demo.claims import Act, Claim, facts
 from ops.demo.witness import Count, Witness
 from runtime.settings import PREFIX
-from support.postgres import kinds
+from support.kinds import local_kinds
 
 ROOT = Path(__file__).parents[2]
 DEMO_SECONDS = 170.0
@@ -113,7 +113,7 @@ def test_everything_holds_and_nothing_is_left(servers_folder: Path) -> None:
     }
     folder = servers_folder / "demo"
     folder.mkdir(mode=0o711)
-    done, left = demo("--json", "--jobs", "20", **mine, **{FORCE: kinds()[0][0], "TMPDIR": str(folder)})
+    done, left = demo("--json", "--jobs", "20", **mine, **{FORCE: local_kinds()[0], "TMPDIR": str(folder)})
     assert done.returncode == 0, done.stderr + done.stdout
     told: dict[str, Any] = json.loads(done.stdout)
     assert told["held"] is True

@@ -15,7 +15,7 @@ from ops.binaries import FORCE
 from ops.commands.run import TOKEN_FILE
 from ops.sample_documents import sample_documents
 from runtime.settings import PREFIX
-from support.postgres import kinds
+from support.kinds import kinds
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ import redis
 from ops import proctable
 from ops.account import servers_account
 from ops.binaries import Kind
-from support.postgres import Database, kinds
+from support.kinds import local_kinds
+from support.postgres import Database
 from support.valkey import Valkey
 from support.waiting import eventually
 
@@ -303,7 +304,7 @@ def test_servers_of_the_users_own_are_used_and_not_started(
     assert f"ONCOMMIT_REPLICATION_URL={database.url()}".encode() in relay
 
 
-@pytest.mark.parametrize("kind", kinds()[0])
+@pytest.mark.parametrize("kind", local_kinds())
 def test_each_kind_of_postgres_can_be_forced_and_keeps_its_own_cluster(ups: Ups, kind: Kind) -> None:
     up = ups.start(ONCOMMIT_TEST_POSTGRES=kind).ready()
     major = up.facts["postgres"]["major"]

@@ -25,7 +25,8 @@ from ops.guardian import Guardian
 from ops.sample_documents import sample_documents
 from ops.submission import TITLE_CHARACTERS, Kind, Order, SubmissionError, papers
 from runtime.settings import PREFIX
-from support.postgres import CREATE_FROM_TEMPLATE, DROP, TEMPLATE, Database, Server, kinds
+from support.kinds import kinds
+from support.postgres import CREATE_FROM_TEMPLATE, DROP, TEMPLATE, Database, Server
 from support.processes import Processes
 from support.team import Client, House, rows
 from support.waiting import eventually

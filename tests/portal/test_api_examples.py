@@ -21,7 +21,8 @@ from portal.resources import MAX_BATCH
 from portal.streams import MAX_STREAMS
 from runtime.settings import Settings
 from support.examples import PROGRAMS, Language, here
-from support.postgres import Server, kinds, new_database
+from support.kinds import kinds
+from support.postgres import Server, new_database
 from support.processes import KEPT, Processes
 from support.team import House, rows
 from support.valkey import Valkey

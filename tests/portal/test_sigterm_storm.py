@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from support.postgres import Database, kinds
+from support.kinds import kinds
+from support.postgres import Database
 from support.processes import Processes, Running
 from support.proxy import Proxies, Proxy
 from support.team import Client, rows, token_for

@@ -1,7 +1,6 @@
 """Fixtures of PostgreSQL: one server of each kind for the session, one migrated database for each test."""
 
 import dataclasses
-import os
 import secrets
 import shutil
 import signal
@@ -9,7 +8,7 @@ import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import psycopg
 import pytest
@@ -18,10 +17,13 @@ from psycopg.conninfo import make_conninfo
 
 from db.cluster import set_role_password
 from db.migrate import migrate
-from ops.account import Account, servers_account
-from ops.binaries import FORCE, Kind, NoServerError, PostgresBinaries, embedded_postgres, system_postgres
+from ops.account import servers_account
+from ops.binaries import Kind
 from ops.guardian import Guardian
-from ops.postgres import PostgresPlan, PostgresServer
+from ops.ports import LOOPBACK
+from ops.postgres import SUPERUSER, PostgresPlan, PostgresServer
+from support.containers import ContainerPostgres
+from support.kinds import ServerKind, find, kinds
 
 ROLES = ("portal", "relay", "worker", "operator", "viewer")
 Role = Literal["portal", "relay", "worker", "operator", "viewer"]
@@ -37,45 +39,68 @@ TEST_SETTINGS = {
 }
 
 
-def find(kind: Kind, account: Account, copies: Path) -> PostgresBinaries | None:
-    """Return the PostgreSQL of that kind, or None when this machine has none."""
-    try:
-        return system_postgres(account) if kind == "system" else embedded_postgres(account, copies)
-    except NoServerError:
-        return None
+class Host(Protocol):
+    """What a PostgreSQL runs in: processes of this machine, or a container."""
+
+    version: int
+    has_wal2json: bool
+    password: str
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def running(self) -> bool: ...
+    def begin(self) -> None: ...
+    def stop(self) -> None: ...
+    def kill(self) -> None: ...
+    def quit(self) -> None: ...
+    def freeze(self) -> None: ...
+    def thaw(self) -> None: ...
+    def log_text(self) -> str: ...
 
 
-def kinds() -> tuple[list[Kind], list[str]]:
-    """Return the kinds to test with, and the sentences of the session's header about them."""
-    forced = os.environ.get(FORCE)
-    account = servers_account()
-    with tempfile.TemporaryDirectory() as copies:
-        found = {kind: find(kind, account, Path(copies)) for kind in ("system", "embedded")}
-    told = [
-        f"PostgreSQL {kind}: "
-        + (f"{b.major} in {b.folder}" if b else "NOT ON THIS MACHINE, its tests do not run")
-        for kind, b in found.items()
-    ]
-    if forced:
-        told.append(f"{FORCE}={forced}: the other kind is left out")
-    there: list[Kind] = [kind for kind, b in found.items() if b and forced in {None, "", kind}]
-    if os.environ.get("CI") == "true" and len(there) < len(found):
-        raise pytest.UsageError("CI needs both PostgreSQL kinds; " + "; ".join(told))
-    if not there:
-        raise pytest.UsageError("no PostgreSQL to test with; " + "; ".join(told))
-    return there, told
+class LocalHost:
+    """A PostgreSQL in processes of this machine."""
+
+    def __init__(self, postgres: PostgresServer) -> None:
+        self._postgres = postgres
+        self.version = postgres.plan.binaries.major
+        self.has_wal2json = postgres.plan.binaries.has_wal2json
+        self.password = postgres.plan.password
+        self.begin, self.stop, self.kill = postgres.start, postgres.stop, postgres.kill
+
+    @property
+    def port(self) -> int:
+        return self._postgres.port
+
+    @property
+    def running(self) -> bool:
+        return self._postgres.process.running
+
+    def quit(self) -> None:
+        """Shut it down at once, without a checkpoint."""
+        self._postgres.process.signal(signal.SIGQUIT)
+        self._postgres.stop()
+
+    def freeze(self) -> None:
+        self._postgres.process.freeze()
+
+    def thaw(self) -> None:
+        self._postgres.process.thaw()
+
+    def log_text(self) -> str:
+        return self._postgres.plan.log.read_text(encoding="utf-8")
 
 
 class Server:
     """A PostgreSQL server that a test may stop, kill and restart; it runs again before the next test."""
 
-    def __init__(self, postgres: PostgresServer, passwords: dict[str, str]) -> None:
-        self.postgres = postgres
+    def __init__(self, kind: ServerKind, host: Host, passwords: dict[str, str]) -> None:
+        self.kind = kind
+        self.host = host
         self.passwords = passwords
-        self.kind: Kind = postgres.plan.binaries.kind
-        self.version = postgres.plan.binaries.major
-        self.has_wal2json = postgres.plan.binaries.has_wal2json
-        self.datadir = postgres.plan.datadir
+        self.version = host.version
+        self.has_wal2json = host.has_wal2json
 
     @property
     def decoder(self) -> str:
@@ -84,50 +109,50 @@ class Server:
 
     @property
     def port(self) -> int:
-        return self.postgres.port
-
-    @property
-    def pid(self) -> int:
-        return self.postgres.process.pid
+        return self.host.port
 
     def dsn(self, dbname: str = "postgres", user: str | None = None) -> str:
         """Return a connection string, as the superuser or as one of the oncommit roles."""
-        if user is None:
-            return self.postgres.dsn(dbname)
-        return self.postgres.dsn(dbname, user, self.passwords[user])
+        password = self.passwords[user] if user else self.host.password
+        return make_conninfo(
+            host=LOOPBACK, port=self.port, user=user or SUPERUSER, password=password, dbname=dbname
+        )
 
     def connect(self, dbname: str = "postgres") -> psycopg.Connection:
         """Return an autocommit connection as the superuser."""
         return psycopg.connect(self.dsn(dbname), autocommit=True)
 
     def stop(self) -> None:
-        self.postgres.stop()
+        self.host.stop()
 
     def start(self) -> None:
-        if not self.postgres.process.running:
-            self.postgres.start()
+        if not self.host.running:
+            self.host.begin()
 
     def kill(self) -> None:
         """SIGKILL every process of the server."""
-        self.postgres.kill()
+        self.host.kill()
 
     def restart(self, mode: Literal["fast", "immediate", "kill"] = "fast") -> None:
         """Stop in this mode, then start on the same port."""
         if mode == "kill":
             self.kill()
         elif mode == "immediate":
-            self.postgres.process.signal(signal.SIGQUIT)
-            self.postgres.stop()
+            self.host.quit()
         else:
             self.stop()
         self.start()
 
     def freeze(self) -> None:
-        """SIGSTOP every process of the server."""
-        self.postgres.process.freeze()
+        """Stop every process of the server where it is."""
+        self.host.freeze()
 
     def thaw(self) -> None:
-        self.postgres.process.thaw()
+        self.host.thaw()
+
+    def log_text(self) -> str:
+        """Return what the server logged."""
+        return self.host.log_text()
 
 
 @pytest.fixture(scope="session")
@@ -161,9 +186,12 @@ def build_server(
         account=account,
         settings=TEST_SETTINGS | (settings or {}),
     )
-    return Server(
-        PostgresServer(plan, guardian), {f"oncommit_{role}": secrets.token_urlsafe(16) for role in ROLES}
-    )
+    return Server(kind, LocalHost(PostgresServer(plan, guardian)), new_passwords())
+
+
+def new_passwords() -> dict[str, str]:
+    """Return a password for each role."""
+    return {f"oncommit_{role}": secrets.token_urlsafe(16) for role in ROLES}
 
 
 def prepare(server: Server) -> None:
@@ -180,12 +208,19 @@ def session_server(
     request: pytest.FixtureRequest, servers_folder: Path, guardian: Guardian
 ) -> Iterator[Server]:
     """Start the session's server of one kind; tests use `server`."""
-    server = build_server(request.param, servers_folder, guardian)
-    server.start()
-    prepare(server)
-    yield server
-    server.stop()
-    shutil.rmtree(server.datadir, ignore_errors=True)
+    kind: ServerKind = request.param
+    if kind == "container":
+        container = ContainerPostgres(servers_folder, secrets.token_urlsafe(16), TEST_SETTINGS)
+        server, remove = Server(kind, container, new_passwords()), container.remove
+    else:
+        server = build_server(kind, servers_folder, guardian)
+        remove = server.stop
+    try:
+        server.start()
+        prepare(server)
+        yield server
+    finally:
+        remove()
 
 
 @pytest.fixture
@@ -193,7 +228,7 @@ def server(session_server: Server) -> Iterator[Server]:
     """Give the session's running PostgreSQL; a test that stopped or froze it finds that undone."""
     session_server.start()
     yield session_server
-    if session_server.postgres.process.running:
+    if session_server.host.running:
         session_server.thaw()
     else:
         session_server.start()
@@ -221,7 +256,7 @@ class Database:
     def url(self, role: Role | None = None, port: int | None = None) -> str:
         """Return the same as a URL; `port` leads it through a proxy."""
         user = f"oncommit_{role}" if role else "postgres"
-        password = self.server.passwords[user] if role else self.server.postgres.plan.password
+        password = self.server.passwords[user] if role else self.server.host.password
         return f"postgresql://{user}:{password}@127.0.0.1:{port or self.server.port}/{self.name}"
 
     def connect(self, role: Role | None = None) -> psycopg.Connection:
@@ -251,7 +286,7 @@ def new_database(server: Server) -> Generator[Database]:
     admin = server.connect(name)
     yield Database(server, name, admin, f"slot_{name}")
     admin.close()
-    if server.postgres.process.running:
+    if server.host.running:
         server.thaw()
     server.start()
     with server.connect() as conn:
