@@ -12,7 +12,8 @@ import pytest
 from psycopg import sql
 
 from ops.ports import free_port
-from support.postgres import Database, kinds
+from support.kinds import kinds
+from support.postgres import Database
 from support.processes import Processes, Running
 from support.waiting import eventually
 

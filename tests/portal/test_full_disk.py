@@ -14,7 +14,8 @@ import pytest
 from ops.guardian import Guardian
 from runtime.blobs import BlobStore
 from support.full_disk import Disk, MakeDisk, disk, mountable
-from support.postgres import Database, build_server, kinds, new_database, prepare
+from support.kinds import kinds, local_kinds
+from support.postgres import Database, build_server, new_database, prepare
 from support.processes import Processes
 from support.team import Client, token_for
 from support.valkey import Valkey
@@ -132,7 +133,7 @@ def test_a_full_data_volume_is_503_and_jobs_are_taken_again_when_there_is_room(
 ) -> None:
     """PostgreSQL refuses, or even ends: no 202 without rows, and its return is noticed by itself."""
     room = disk(servers_folder / "small", 260_000_000)
-    server = build_server(kinds()[0][-1], room.folder, guardian, {"min_wal_size": "32MB"})
+    server = build_server(local_kinds()[-1], room.folder, guardian, {"min_wal_size": "32MB"})
     server.start()
     with ExitStack() as ends:
         ends.callback(server.kill)

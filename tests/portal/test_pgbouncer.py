@@ -10,8 +10,9 @@ import pytest
 
 from db.pool import connect
 from support.bench import Bench
+from support.kinds import kinds
 from support.pgbouncer import MakeBouncer, bouncer, wanted
-from support.postgres import Database, Role, kinds
+from support.postgres import Database, Role
 from support.processes import Processes
 from support.team import Client, token_for
 from support.waiting import eventually
