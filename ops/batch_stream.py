@@ -1,20 +1,13 @@
 """Follow a batch by its event stream, and list its jobs: no job is asked about while it is on its way."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx
-
 from ops.client import Client
+from ops.event_stream import AGAIN_SECONDS, events
 from ops.following import Followed
 
-# A stream that ended early is opened again after so long: the portal stops, or has too many.
-AGAIN_SECONDS = 1.0
-# The portal sends a comment every 15 s: a connection that is silent for twice that is none.
-SILENT_SECONDS = 30.0
 PAGE = 100  # the most that the portal lists at once
 
 
@@ -35,7 +28,7 @@ def follow_batch(
     seen = batch
     show(seen)
     while not seen["finished"] and (left := deadline - time.monotonic()) > 0:
-        for news in _progress(client, seen, left):
+        for news in events(client, seen["links"]["events"], last=seen["events"], seconds=left):
             seen = news
             show(seen)
         if not seen["finished"] and (left := deadline - time.monotonic()) > 0:
@@ -43,21 +36,6 @@ def follow_batch(
             seen = client.get(seen["links"]["self"])  # here the patience ends, when the portal stays away
             show(seen)
     return seen
-
-
-def _progress(client: Client, batch: Mapping[str, Any], seconds: float) -> Iterator[Mapping[str, Any]]:
-    """Yield the batch at each event after `batch`; end with the stream, its connection, or the time."""
-    deadline = time.monotonic() + seconds
-    silent = min(SILENT_SECONDS, seconds)
-    with (
-        suppress(httpx.HTTPError),
-        client.stream(batch["links"]["events"], last=str(batch["events"]), silent_seconds=silent) as lines,
-    ):
-        for line in lines:
-            if line.startswith("data: "):
-                yield json.loads(line.removeprefix("data: "))
-            if time.monotonic() > deadline:
-                return
 
 
 def jobs_of(client: Client, batch: Mapping[str, Any], *, replayed: bool) -> list[Followed]:

@@ -1,7 +1,6 @@
 """The `oncommit` command: the operator's hands. Each sub-command is a module of `ops.commands`.
 
-Exit codes: 0 done; 1 it could not be done, one line on stderr says what to do; 2 wrong usage; 3 a time
-limit was reached.
+Whatever it cannot do is one line on stderr that says what to do; the exit codes are in `ops.exit_codes`.
 """
 
 import sys
@@ -15,7 +14,6 @@ from db.errors import DatabaseError, Refused, Unavailable
 from db.migrate import MigrationError
 from ops.account import NoAccountError
 from ops.binaries import NoServerError
-from ops.client import PortalError
 from ops.commands import (
     artifacts,
     config,
@@ -34,17 +32,20 @@ from ops.commands import (
     tokens,
     up,
 )
-from ops.commands.acts import EXIT_CODES
+from ops.exit_codes import EPILOG, TROUBLE, USAGE
 from ops.home import HomeError
 from ops.ports import NoPortError
 from ops.processes import StartError
+from ops.stale import StaleVariablesError
+from ops.trying import NotGivenError, PortalError
 from ops.verifying import NoStoreError, RepairError
 from runtime.logs import redact
 from runtime.settings import SettingsError
 
 # Errors whose own text tells a human what to do.
+MISUSED = (SettingsError, NotGivenError, StaleVariablesError)
 TOLD = (
-    SettingsError,
+    *MISUSED,
     MigrationError,
     HomeError,
     NoServerError,
@@ -60,7 +61,7 @@ app = typer.Typer(
     name="oncommit",
     help="Dispatch of accepted work: a job exists the moment its rows commit.",
     no_args_is_help=True,
-    epilog=EXIT_CODES,
+    epilog=EPILOG,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -80,8 +81,8 @@ app.add_typer(artifacts.app, name="artifacts")
 app.add_typer(lists.quarantine, name="quarantine")
 app.add_typer(lists.workers, name="workers")
 app.add_typer(lists.actions, name="actions")
-app.command(epilog=EXIT_CODES)(prune.prune)
-app.command(epilog=EXIT_CODES)(doctor.doctor)
+app.command(epilog=EPILOG)(prune.prune)
+app.command(epilog=EPILOG)(doctor.doctor)
 
 
 def _print_version(wanted: bool) -> None:
@@ -121,13 +122,13 @@ def advice(error: Exception) -> str:
 
 
 def main() -> None:
-    """Run the command line; expected trouble is one line and exit code 1, never a traceback."""
+    """Run the command line; expected trouble is one line and exit code 1 or 2, never a traceback."""
     try:
         app()
     except (*TOLD, DatabaseError, psycopg.Error) as error:
         # Some carry the end of a log after their line: that is what the human needs next.
         typer.echo(f"oncommit: {redact(advice(error))}", err=True)
-        sys.exit(1)
+        sys.exit(USAGE if isinstance(error, MISUSED) else TROUBLE)
 
 
 if __name__ == "__main__":

@@ -1,62 +1,53 @@
 """A client of the portal: puts documents, asks for jobs, follows them, fetches previews.
 
 Everything it sends may be repeated: it repeats what a passing fault has stopped, as long as its patience
-lasts. Several threads may use one client.
+lasts (`ops.trying`). Several threads may use one client.
 """
 
 import hashlib
-import time
+import socket
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from threading import Event
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, cast
 
 import httpx
 
-from ops.patience import Patience, pause
+from ops.patience import Patience
 from ops.submission import Order, batch_key
-
-T = TypeVar("T")
+from ops.trying import NotGivenError, PortalError, Trying
 
 CHUNK = 1 << 18  # bytes read and sent at a time
 # A slow disk under PostgreSQL may take seconds to commit; the portal itself gives up after 10 s.
 ANSWER_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
-REFUSED_TOKEN = frozenset({401, 403})
-
-
-class PortalError(RuntimeError):
-    """The portal did not do what it was asked; the message says what to do.
-
-    `hopeless` tells whether every other request would fare the same: no portal, a token it does not take.
-    """
-
-    def __init__(self, message: str, *, hopeless: bool = False) -> None:
-        super().__init__(message)
-        self.hopeless = hopeless
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A job as the portal answered, and whether its key had been decided before."""
+    """A job as the portal answered.
+
+    `replayed`: its key had been decided before this request was first sent. False also when that cannot be
+    known, since an earlier try of the same request may have been taken without an answer.
+    """
 
     job: Mapping[str, Any]
     replayed: bool
 
 
-def nothing(_: int) -> None:
+def nothing(_: object) -> None:
     """Take no notice of progress."""
 
 
 class Client:
     """Speaks to one portal as one team.
 
+    `tell` hears once, for each time of trouble, what it waits for and how long.
+
     Raises:
-        PortalError: URL or token cannot be right.
+        NotGivenError: URL or token is missing or cannot be right.
 
     """
 
@@ -66,17 +57,17 @@ class Client:
         token: str,
         patience: Patience | None = None,
         sleep: Callable[[float], object] | None = None,
+        tell: Callable[[str], object] = nothing,
     ) -> None:
         if not _is_web(url):
-            raise PortalError(
-                f"{url!r} is no http:// or https:// URL: check --url or ONCOMMIT_URL", hopeless=True
-            )
+            raise NotGivenError(f"{url!r} is no http:// or https:// URL: check --url or ONCOMMIT_URL")
         if not token or not token.isascii() or not token.isprintable() or " " in token:
-            raise PortalError("a team's token is needed: give --token or ONCOMMIT_TOKEN", hopeless=True)
+            raise NotGivenError(
+                "a team's token is needed: give --token, ONCOMMIT_TOKEN, or a file in ONCOMMIT_TOKEN_FILE"
+            )
         self.url = url.rstrip("/")
-        self._patience = patience or Patience()
-        self._given_up = Event()
-        self._sleep = sleep or self._given_up.wait
+        self._trying = Trying(self.url, patience or Patience(), sleep, tell)
+        self._streams: set[socket.socket] = set()
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"},
@@ -93,7 +84,7 @@ class Client:
             OSError: the file cannot be read.
 
         """
-        answer, digest = self._until_answered(lambda: self._put(file, sent))
+        answer, digest = self._trying.until_answered(lambda: self._put(file, sent))
         stored = str(answer.json()["document"])
         if stored != digest:
             raise PortalError(f"{file}: the portal stored other bytes than were sent: submit it again")
@@ -138,8 +129,22 @@ class Client:
 
     def _post(self, path: str, body: Mapping[str, object], key: str) -> Accepted:
         headers = {"Idempotency-Key": key}
-        answer, _ = self._until_answered(lambda: (self._http.post(path, json=body, headers=headers), None))
-        return Accepted(answer.json(), answer.headers.get("idempotent-replayed") == "true")
+        unsure = False  # an earlier try of this very request may have been taken
+
+        def send() -> tuple[httpx.Response, bool]:
+            nonlocal unsure
+            before, unsure = unsure, True
+            try:
+                answer = self._http.post(path, json=body, headers=headers)
+            except (httpx.ConnectError, httpx.ConnectTimeout):  # it never got there
+                unsure = before
+                raise
+            if not answer.is_server_error:
+                unsure = before
+            return answer, before
+
+        answer, tried = self._trying.until_answered(send)
+        return Accepted(answer.json(), answer.headers.get("idempotent-replayed") == "true" and not tried)
 
     def job(self, job_id: str) -> Mapping[str, Any]:
         """Return a job as it is now; raises as `get` does."""
@@ -152,7 +157,7 @@ class Client:
             PortalError: it cannot be had.
 
         """
-        answer, _ = self._until_answered(lambda: (self._http.get(path, params=query), None))
+        answer, _ = self._trying.until_answered(lambda: (self._http.get(path, params=query), None))
         return cast("Mapping[str, Any]", answer.json())
 
     @contextmanager
@@ -160,17 +165,23 @@ class Client:
         """Open an event stream after the event `last`; give its lines, none where there is no stream now.
 
         Raises:
-            httpx.HTTPError: the connection broke, or nothing came for `silent_seconds`.
+            httpx.HTTPError: the connection broke or was given up, or nothing came for `silent_seconds`.
 
         """
         headers = {"Accept": "text/event-stream", "Last-Event-ID": last}
         waits = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=silent_seconds)
         with self._http.stream("GET", path, headers=headers, timeout=waits) as answer:
-            yield answer.iter_lines() if answer.is_success else iter(())
+            wire = answer.extensions["network_stream"].get_extra_info("socket")
+            self._streams.add(wire)
+            try:
+                lines = answer.is_success and not self._trying.given_up
+                yield answer.iter_lines() if lines else iter(())
+            finally:
+                self._streams.discard(wire)
 
     def wait(self, seconds: float) -> None:
         """Wait as between two tries: not at all once given up."""
-        self._sleep(seconds)
+        self._trying.wait(seconds)
 
     def preview(self, job_id: str, target: Path) -> None:
         """Fetch a job's preview into the file `target`, which appears whole or not at all.
@@ -180,41 +191,18 @@ class Client:
             OSError: the file cannot be written.
 
         """
-        answer, _ = self._until_answered(lambda: (self._http.get(f"/v1/jobs/{job_id}/preview"), None))
+        path = f"/v1/jobs/{job_id}/preview"
+        answer, _ = self._trying.until_answered(lambda: (self._http.get(path), None))
         draft = target.with_name(f"{target.name}.part")
         draft.write_bytes(answer.content)
         draft.replace(target)
 
-    def _until_answered(self, send: Callable[[], tuple[httpx.Response, T]]) -> tuple[httpx.Response, T]:
-        """Send, and send again while the fault is a passing one and the patience lasts."""
-        deadline = time.monotonic() + self._patience.seconds
-        tries = 0
-        while True:
-            tries += 1
-            status, headers, problem = None, httpx.Headers(), PortalError("")
-            try:
-                answer, value = send()
-            except httpx.HTTPError as error:
-                problem = self._absent(error)
-            else:
-                if answer.is_success:
-                    return answer, value
-                status, headers, problem = answer.status_code, answer.headers, refusal(answer)
-            wait = pause(status, headers, tries, datetime.now(UTC))
-            if wait is None or time.monotonic() + wait > deadline or self._given_up.is_set():
-                raise problem
-            self._sleep(wait)
-
-    def _absent(self, error: httpx.HTTPError) -> PortalError:
-        why = str(error) or type(error).__name__
-        return PortalError(
-            f"no portal answers at {self.url} ({why}): check --url or ONCOMMIT_URL, and that it runs",
-            hopeless=True,
-        )
-
     def give_up(self) -> None:
-        """Try nothing again from now on: whoever waits for another try, in any thread, stops waiting."""
-        self._given_up.set()
+        """Try nothing again from now on, and end the streams: whoever waits, in any thread, waits no more."""
+        self._trying.give_up()
+        for wire in tuple(self._streams):
+            with suppress(OSError):  # it has ended by itself
+                wire.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads, which closing would not
 
     def close(self) -> None:
         """Close the connections."""
@@ -233,19 +221,3 @@ def _is_web(url: str) -> bool:
     except httpx.InvalidURL:
         return False
     return parsed.scheme in {"http", "https"} and bool(parsed.host)
-
-
-def refusal(answer: httpx.Response) -> PortalError:
-    """Return what the portal's refusal says: the title and detail of its problem document (RFC 9457)."""
-    try:
-        problem = answer.json()
-    except ValueError:  # not the portal but something on the way
-        problem = None
-    told = f"{answer.status_code} {answer.reason_phrase}"
-    if isinstance(problem, dict):
-        found = cast("dict[str, Any]", problem)
-        told = f"{answer.status_code} {found.get('title', answer.reason_phrase)}: {found.get('detail', '')}"
-        told += "".join(f" {e.get('pointer', '')} {e.get('detail', '')}." for e in found.get("errors", []))
-    if answer.status_code in REFUSED_TOKEN:
-        told += " Check --token or ONCOMMIT_TOKEN."
-    return PortalError(told.strip(), hopeless=answer.status_code in REFUSED_TOKEN)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from ops.client import Accepted, Client, PortalError, nothing
+from ops.client import Accepted, Client, nothing
 from ops.following import Followed
-from ops.submission import Kind, Order, Paper
+from ops.submission import EMPTY, Kind, Order, Paper
+from ops.trying import PortalError
 
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ def deliver(
 
 def put(client: Client, paper: Paper, wish: Wish, sent: Callable[[int], None] = nothing) -> list[Order]:
     """Put one paper and return what is wished for it; raises as `deliver` does."""
+    if paper.file.stat().st_size == 0:
+        raise PortalError(EMPTY)
     digest = client.put(paper.file, sent)
     return [Order(digest, kind, wish.priority, paper.title) for kind in wish.kinds]
 
@@ -62,8 +65,16 @@ def deliver_all(
 
     """
     accepted, refused = _each(client, papers, lambda paper: deliver(client, paper, wish, sent))
-    # Two papers of the same content and title are one job.
-    return list({one.job["id"]: one for one in accepted}.values()), refused
+    return as_jobs(accepted), refused
+
+
+def as_jobs(accepted: Sequence[Accepted]) -> list[Accepted]:
+    """Return each job once: two papers of the same content and title are one, and one of the two made it."""
+    jobs: dict[str, Accepted] = {}
+    for one in accepted:
+        first = jobs.setdefault(one.job["id"], one)
+        jobs[one.job["id"]] = Accepted(first.job, first.replayed and one.replayed)
+    return list(jobs.values())
 
 
 def put_all(

@@ -18,6 +18,8 @@ FAMILY_GRACE_SECONDS = 1.0
 # The kernel may take a moment to tear a big process down after SIGKILL; longer means an uninterruptible wait.
 KILL_SECONDS = 10.0
 LOOK_EVERY_SECONDS = 0.02
+# Orphans get less than their main process would have given them: others wait for their restart meanwhile.
+ORPHAN_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ def kill(entries: list[Entry]) -> None:
     for entry in running(entries):
         _signal(entry, signal.SIGKILL)
     _wait(entries, KILL_SECONDS)
+
+
+def end_all(entries: list[Entry]) -> None:
+    """Ask those with SIGTERM, then SIGKILL them; return when none runs."""
+    for entry in running(entries):
+        _signal(entry, signal.SIGTERM)
+        _signal(entry, signal.SIGCONT)  # a stopped process handles no signal but SIGKILL
+    if not _wait(entries, ORPHAN_SECONDS):
+        kill(entries)
 
 
 def kill_family(pid: int) -> None:

@@ -1,18 +1,13 @@
-"""Follow jobs to their end: what is known of each, asked of the portal in turn."""
+"""A job as a client last saw it: what the portal answered, and the events that have come since."""
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Self
 
-from db.jobs import TERMINAL, JobStatus
-from ops.client import Accepted, Client
+from db.jobs import STATUS_AFTER, TERMINAL, EventType, JobStatus
 
-# Often enough that a table feels live, seldom enough that following thousands of jobs is no load: so many
-# unfinished jobs are asked about in each round, in turn.
-ROUND_SECONDS = 0.2
-ROUND_JOBS = 25
+REASON_CHARACTERS = 120  # of a renderer's text, which may have 2,000
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +16,12 @@ class Followed:
 
     Attributes:
         title, kind, id, document: what it is.
+        created: when it was accepted, by PostgreSQL's clock.
+        version: number of the last event that is known.
         status: as the portal said.
         attempts: renderer starts that were spent.
         seconds: from accepted to its end, by PostgreSQL's clock; None before.
-        error: the class of its last error.
+        error: the class of its last error; reason: its text, where an event told it.
         replayed: its key had been decided before: an earlier run asked for it.
 
     """
@@ -33,31 +30,54 @@ class Followed:
     kind: str
     id: str
     document: str
+    created: datetime
+    version: int
     status: JobStatus
     attempts: int
     seconds: float | None
     error: str | None
+    reason: str | None = None
     replayed: bool = False
 
     @classmethod
     def of(cls, job: Mapping[str, Any], *, replayed: bool = False) -> Self:
         """Return what a job resource of the portal says."""
+        created = datetime.fromisoformat(job["created_at"])
         ended = job["finished_at"]
-        took = (
-            None
-            if ended is None
-            else datetime.fromisoformat(ended) - datetime.fromisoformat(job["created_at"])
-        )
         return cls(
             title=job["title"] or job["document"],
             kind=job["kind"],
             id=job["id"],
             document=job["document"],
+            created=created,
+            version=job["version"],
             status=JobStatus(job["status"]),
             attempts=job["attempt"],
-            seconds=None if took is None else took.total_seconds(),
+            seconds=None if ended is None else (datetime.fromisoformat(ended) - created).total_seconds(),
             error=job["error_class"],
             replayed=replayed,
+        )
+
+    def after(self, event: Mapping[str, Any]) -> Self:
+        """Return it after an event of its stream."""
+        type_, data = EventType(event["type"]), event["data"]
+        status = STATUS_AFTER[type_] or self.status
+        at = datetime.fromisoformat(event["at"])
+        attempts, error, reason = self.attempts, data.get("error_class", self.error), data.get("error")
+        if type_ is EventType.CLAIMED:
+            attempts, reason = data["attempt"], self.reason
+        elif type_ is EventType.RELEASED:
+            attempts -= bool(data.get("refunded"))
+        elif type_ is EventType.REPLAYED:
+            attempts, error = 0, None
+        return replace(
+            self,
+            version=event["seq"],
+            status=status,
+            attempts=attempts,
+            seconds=(at - self.created).total_seconds() if status in TERMINAL else None,
+            error=None if status is JobStatus.SUCCEEDED else error,
+            reason=reason,
         )
 
     @property
@@ -70,50 +90,19 @@ class Followed:
         """Whether it has its preview."""
         return self.status is JobStatus.SUCCEEDED
 
+    def told(self) -> str:
+        """Return its status, and the error with its reason, in a few words."""
+        if self.succeeded or not self.error:
+            return self.status.value
+        why = f"{self.error}: {self.reason[:REASON_CHARACTERS]}" if self.reason else self.error
+        return f"{self.status.value} ({why})"
+
     def cells(self) -> list[str]:
         """Return document, kind, status, attempts and time, for humans."""
-        status = self.status.value + (f" ({self.error})" if self.error and not self.succeeded else "")
-        return [
-            self.title,
-            self.kind,
-            status,
-            str(self.attempts),
-            "" if self.seconds is None else f"{self.seconds:.2f} s",
-        ]
+        took = "" if self.seconds is None else f"{self.seconds:.2f} s"
+        return [self.title, self.kind, self.told(), str(self.attempts), took]
 
     def facts(self) -> dict[str, Any]:
         """Return the same for scripts."""
-        return {**asdict(self), "status": self.status.value}
-
-
-def follow(
-    client: Client,
-    accepted: Sequence[Accepted],
-    show: Callable[[Sequence[Followed]], None],
-    *,
-    timeout_seconds: float,
-    sleep: Callable[[float], None] = time.sleep,
-) -> list[Followed]:
-    """Ask about the jobs until each has ended or the time is up; return them as last seen.
-
-    Raises:
-        PortalError: the portal does not answer within the client's patience.
-
-    """
-    deadline = time.monotonic() + timeout_seconds
-    jobs = [Followed.of(one.job, replayed=one.replayed) for one in accepted]
-    rounds = 0
-    show(jobs)
-    while (waiting := [n for n, job in enumerate(jobs) if not job.ended]) and time.monotonic() < deadline:
-        sleep(ROUND_SECONDS if rounds else 0)  # what an earlier run asked for may have ended long ago
-        for n in in_turn(waiting, rounds * ROUND_JOBS):
-            jobs[n] = Followed.of(client.job(jobs[n].id), replayed=jobs[n].replayed)
-        rounds += 1
-        show(jobs)
-    return jobs
-
-
-def in_turn(waiting: Sequence[int], start: int) -> list[int]:
-    """Return the next few of those that wait, so that each is asked about, however many there are."""
-    first = start % len(waiting)
-    return [*waiting[first:], *waiting[:first]][:ROUND_JOBS]
+        names = ("title", "kind", "id", "document", "attempts", "seconds", "error", "reason", "replayed")
+        return {**{name: getattr(self, name) for name in names}, "status": self.status.value}

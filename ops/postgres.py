@@ -15,16 +15,12 @@ from ops.account import Account
 from ops.binaries import PostgresBinaries
 from ops.ending import Manner
 from ops.guardian import Guardian
-from ops.ports import LOOPBACK, free_port
-from ops.processes import Command, Process, StartError
+from ops.ports import LOOPBACK
+from ops.processes import Command, StartError
+from ops.server import EmbeddedServer
 
 SUPERUSER = "postgres"
-# A crashed server replays its WAL before it answers; the stack's max_wal_size bounds that to seconds.
-READY_SECONDS = 60.0
 INITDB_SECONDS = 120.0
-# The port was free a moment ago: another program may take it in between, so a start tries others.
-PORT_TRIES = 5
-ADDRESS_IN_USE = "Address already in use"
 
 # Fast shutdown (SIGINT) disconnects clients and writes a checkpoint; a logical client that answers but never
 # confirms can hold it up for ever, so an immediate one (SIGQUIT) follows: safe, the next start replays.
@@ -38,6 +34,8 @@ BASE_SETTINGS: Mapping[str, str] = {
     "max_replication_slots": "20",
     "max_connections": "100",
     "shared_buffers": "128MB",
+    # A slot that nobody reads must not fill the disk either: a lost one costs a resync, never a job.
+    "max_slot_wal_keep_size": "2GB",
     "max_wal_size": "256MB",  # bounds the disk that it takes, and the time a crash costs at the next start
     "password_encryption": "scram-sha-256",
     "log_line_prefix": "%m [%p] %q%u@%d ",
@@ -68,55 +66,39 @@ class PostgresPlan:
     settings: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class PostgresServer:
+class PostgresServer(EmbeddedServer):
     """A running PostgreSQL; `start` after any ending brings the same cluster back on the same port."""
+
+    READY_SECONDS = 60.0  # a crashed server replays its WAL first; max_wal_size bounds that to seconds
 
     def __init__(self, plan: PostgresPlan, guardian: Guardian) -> None:
         self.plan = plan
-        self.port = free_port()
-        self.process = Process(
-            Command(
-                name="postgres",
-                argv=[os.fspath(plan.binaries.folder / "postgres"), "-D", os.fspath(plan.datadir)],
-                log=plan.log,
-                env=_environment(),
-                manner=MANNER,
-                account=plan.account,
-                cwd=Path("/"),
-            ),
-            guardian,
+        super().__init__(guardian)
+
+    def command(self) -> Command:
+        """Return the postmaster; its port is in its configuration."""
+        plan = self.plan
+        return Command(
+            name="postgres",
+            argv=[os.fspath(plan.binaries.folder / "postgres"), "-D", os.fspath(plan.datadir)],
+            log=plan.log,
+            env=_environment(),
+            manner=MANNER,
+            account=plan.account,
+            cwd=Path("/"),
         )
-        self._answered = False
+
+    def prepare(self) -> None:
+        """Make the cluster where there is none, and write its configuration."""
+        if not (self.plan.datadir / "PG_VERSION").exists():
+            self._initdb()
+        self._configure()
 
     def dsn(self, dbname: str = "postgres", user: str = SUPERUSER, password: str | None = None) -> str:
         """Return a connection string as keywords; the superuser's password is known."""
         if password is None and user == SUPERUSER:
             password = self.plan.password
         return make_conninfo(host=LOOPBACK, port=self.port, user=user, password=password, dbname=dbname)
-
-    def start(self) -> None:
-        """Start it and wait until it answers.
-
-        Raises:
-            StartError: it does not; the message has the end of its log.
-
-        """
-        if not (self.plan.datadir / "PG_VERSION").exists():
-            self._initdb()
-        for left in reversed(range(PORT_TRIES)):
-            self._configure()
-            self.process.start()
-            try:
-                self.process.wait_until(self.answers, READY_SECONDS)
-            except StartError:
-                self.process.kill()
-                # Once somebody was told the port it has to stay.
-                if self._answered or left == 0 or ADDRESS_IN_USE not in self.process.log_text():
-                    raise
-                self.port = free_port()
-            else:
-                self._answered = True
-                return
 
     def answers(self) -> bool:
         """Tell whether a superuser can connect now."""
@@ -125,14 +107,6 @@ class PostgresServer:
         except psycopg.OperationalError:
             return False
         return True
-
-    def stop(self) -> None:
-        """Shut it down: fast, then immediate, then by SIGKILL."""
-        self.process.end()
-
-    def kill(self) -> None:
-        """SIGKILL the whole server, as a power cut would."""
-        self.process.kill()
 
     def restart(self) -> None:
         """Stop and start."""

@@ -1,7 +1,12 @@
-"""One process of the stack: started in its own session, its output in a file, watched by the guardian."""
+"""One process of the stack: started in its own session, its output in a file, watched by the guardian.
+
+What a start leaves when its main process alone is killed is ended before the next start: a worker that
+outlived its launcher would go on beside the new one, unseen.
+"""
 
 import contextlib
 import os
+import secrets
 import signal
 import subprocess
 import time
@@ -17,6 +22,8 @@ from ops.guardian import Guardian
 LOG_TAIL_LINES = 15
 LOOK_EVERY_SECONDS = 0.05
 EXITED_GRACE_SECONDS = 5.0
+# In the environment of everything that a start has brought forth; set by `Process`, read by nobody else.
+PART = "ONCOMMIT_STACK_PART"
 
 
 class StartError(RuntimeError):
@@ -55,14 +62,17 @@ class Process:
         self._guardian = guardian
         self._popen: subprocess.Popen[bytes] | None = None
         self._log_start = 0
+        self._part = secrets.token_hex(16)
 
     def start(self) -> None:
-        """Start it.
+        """Start it, after whatever its last start has left behind was ended.
 
         Raises:
             StartError: the program cannot be run.
 
         """
+        if self._popen is not None and not self.running:
+            self._end_orphans(self._popen.pid)
         account: PopenAccount = self.command.account.popen() if self.command.account else {}
         with self.command.log.open("ab") as log:
             self._log_start = log.tell()
@@ -72,7 +82,7 @@ class Process:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=self.command.env | self._guardian.environment,
+                    env=self.command.env | self._guardian.environment | {PART: self._part},
                     cwd=self.command.cwd,
                     start_new_session=True,
                     **account,
@@ -138,6 +148,16 @@ class Process:
         code = self._popen.wait(EXITED_GRACE_SECONDS)
         self._guardian.forget(self._popen.pid)
         return code
+
+    def _end_orphans(self, pid: int) -> None:
+        """End what the main process `pid`, which has ended, left behind; its pid may be another's by now."""
+        # The mark finds also what has left the session; the session what shows nobody its environment. As
+        # long as there is one in the session, no other process gets its number.
+        table = proctable.everybody()
+        orphans = {} if pid in table else {e.pid: e for e in table.values() if e.session == pid}
+        orphans |= {e.pid: e for e in proctable.tagged(f"{PART}={self._part}")}
+        ending.end_all([*orphans.values()])
+        self._guardian.forget(pid)
 
     def log_text(self) -> str:
         """Return what it has written since its last start."""

@@ -27,6 +27,7 @@ from ops.postgres import PostgresPlan, PostgresServer
 from ops.reach import Reach
 from ops.services import Service, Services, fresh_log
 from ops.signals import undisturbed
+from ops.stale import check_own_servers
 from ops.tending import Tended, Tending
 from ops.valkey import ValkeyPlan, ValkeyServer
 from runtime.settings import settings
@@ -101,12 +102,14 @@ class Stack:
         """Start everything, in order, and wait until it is ready.
 
         Raises:
+            StaleVariablesError: a variable names a server that is not there.
             HomeError: another stack runs in this folder.
             NoServerError, NoAccountError: a server cannot be had here.
             StartError: a process did not become ready.
             MigrationError, DatabaseError, psycopg.Error: the database was not brought up to date.
 
         """
+        check_own_servers()
         guardian = self._guardian = Guardian(keep=(self.home.lock(),))
         if explanation := self.home.explanation():
             self.say(explanation)

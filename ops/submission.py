@@ -8,6 +8,7 @@ from enum import StrEnum
 from pathlib import Path
 
 TITLE_CHARACTERS = 200  # what the portal takes
+EMPTY = "the file is empty, so there is nothing to preview: leave it out"
 PRIORITY = 5  # the portal's own default: the middle
 
 
@@ -82,11 +83,21 @@ def papers(paths: Sequence[Path]) -> list[Paper]:
         elif path.is_file():
             found.append(Paper(path, _title(Path(path.name))))
         else:
-            raise SubmissionError(
-                f"{path}: {'not a regular file' if path.exists() else 'no such file or folder'}"
-            )
+            why = "not a regular file" if path.exists() else f"no such file or folder{_split(path, paths)}"
+            raise SubmissionError(f"{path}: {why}")
     # A file that was named twice is one order, as its key would say anyway.
     return list({paper.file.absolute(): paper for paper in found}.values())
+
+
+def _split(part: Path, paths: Sequence[Path]) -> str:
+    """Return a hint when `part` looks like a piece of a file name with spaces that was not quoted."""
+    words = [str(path) for path in paths]
+    for start in range(len(words)):
+        for end in range(start + 2, len(words) + 1):
+            whole = " ".join(words[start:end])
+            if str(part) in words[start:end] and Path(whole).exists():
+                return f"; quote {whole!r}, with make as FILES=\"'{whole}'\""
+    return ""
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -11,12 +11,10 @@ from pathlib import Path
 from ops.account import Account
 from ops.ending import Manner
 from ops.guardian import Guardian
-from ops.ports import LOOPBACK, free_port
-from ops.processes import Command, Process, StartError
+from ops.ports import LOOPBACK
+from ops.processes import Command
+from ops.server import EmbeddedServer
 
-READY_SECONDS = 30.0
-PORT_TRIES = 5
-ADDRESS_IN_USE = "Address already in use"
 PING_SECONDS = 2.0
 
 # What `oncommit up` uses. A set of dispatches must not lose members to make room, hence noeviction; losing a
@@ -37,21 +35,21 @@ class ValkeyPlan:
     settings: Mapping[str, str] = field(default_factory=lambda: dict(KEPT))
 
 
-class ValkeyServer:
+class ValkeyServer(EmbeddedServer):
     """A running Valkey; `start` after any ending comes back on the same port.
 
     `settings` begins as the plan's; a change counts from the next start on.
     """
 
+    READY_SECONDS = 30.0
+
     def __init__(self, plan: ValkeyPlan, guardian: Guardian) -> None:
         self.plan = plan
         self.settings = dict(plan.settings)
-        self._guardian = guardian
-        self._answered = False
-        self.port = free_port()
-        self.process = self._process()
+        super().__init__(guardian)
 
-    def _process(self) -> Process:
+    def command(self) -> Command:
+        """Return the server with its whole configuration as arguments."""
         plan = self.plan
         options = {
             "bind": LOOPBACK,
@@ -60,17 +58,19 @@ class ValkeyServer:
             "save": "",
             **self.settings,
         }
-        argv = [os.fspath(plan.program), *(word for k, v in options.items() for word in (f"--{k}", v))]
-        command = Command(
+        return Command(
             name="valkey",
-            argv=argv,
+            argv=[os.fspath(plan.program), *(word for k, v in options.items() for word in (f"--{k}", v))],
             log=plan.log,
             env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"},
             manner=Manner(((signal.SIGTERM, 10.0),)),
             account=plan.account,
             cwd=Path("/"),
         )
-        return Process(command, self._guardian)
+
+    def prepare(self) -> None:
+        """Make its folder."""
+        self.plan.account.own(self.plan.datadir)
 
     @property
     def url(self) -> str:
@@ -78,28 +78,10 @@ class ValkeyServer:
         return f"redis://{LOOPBACK}:{self.port}/0"
 
     def start(self, *, empty: bool = False) -> None:
-        """Start it and wait until it serves; `empty` removes what it had kept.
-
-        Raises:
-            StartError: it does not; the message has the end of its log.
-
-        """
+        """Start it as every server; `empty` removes what it had kept."""
         if empty:
             shutil.rmtree(self.plan.datadir, ignore_errors=True)
-        self.plan.account.own(self.plan.datadir)
-        for left in reversed(range(PORT_TRIES)):
-            self.process = self._process()
-            self.process.start()
-            try:
-                self.process.wait_until(self.answers, READY_SECONDS)
-            except StartError:
-                self.process.kill()
-                if self._answered or left == 0 or ADDRESS_IN_USE not in self.process.log_text():
-                    raise
-                self.port = free_port()
-            else:
-                self._answered = True
-                return
+        super().start()
 
     def answers(self) -> bool:
         """Tell whether it serves commands now; while it loads its file it does not."""
@@ -109,11 +91,3 @@ class ValkeyServer:
                 return client.recv(64).startswith(b"+PONG")
         except OSError:
             return False
-
-    def stop(self) -> None:
-        """Shut it down in order."""
-        self.process.end()
-
-    def kill(self) -> None:
-        """SIGKILL it."""
-        self.process.kill()

@@ -17,7 +17,13 @@ from structlog.typing import EventDict, WrappedLogger
 
 _URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]*@")
 _KEYWORD_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|\S+)", re.IGNORECASE)
-_TOKEN = re.compile(r"((?:authorization:?\s+)?(?:bearer|basic)\s+|authorization:?\s+)\S+", re.IGNORECASE)
+# What follows a scheme or `Authorization:`, but for what cannot be a secret: a placeholder such as <token>,
+# and after a scheme alone a short word of prose ("a bearer token is needed").
+_TOKEN = re.compile(
+    r"(authorization['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic)\s+)?)(?!<\w+>|(?:bearer|basic)\s)\S+"
+    r"|\b((?:bearer|basic)\s+)(?!<\w+>|(?-i:[a-z]{1,12})\b(?![\w~+/=-]|\.\w))\S+",
+    re.IGNORECASE,
+)
 # Terminals obey them and some readers take them for the end of a line; JSON lets them pass.
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
@@ -26,7 +32,7 @@ def redact(text: str) -> str:
     """Return `text` with the passwords of URLs and DSNs, and bearer tokens, masked."""
     text = _URL_PASSWORD.sub(r"\1***@", text)
     text = _KEYWORD_PASSWORD.sub(r"\1***", text)
-    return _TOKEN.sub(r"\1***", text)
+    return _TOKEN.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 
 def _redact_values(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -1,4 +1,4 @@
-"""What the operator's commands share: their connection, `--reason`, and what exit codes mean."""
+"""What the operator's commands share: their connection, their options, and `--reason`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -9,10 +9,6 @@ from psycopg import Connection
 from db.pool import connect
 from runtime.settings import settings
 
-TROUBLE = 1  #: It could not be done, or not all of it.
-LIMIT_REACHED = 3  #: A time limit passed; what was begun goes on.
-
-EXIT_CODES = "Exit codes: 0 done, 1 trouble, 2 wrong usage, 3 a time limit was reached."
 REASON_CHARACTERS = 1000  # the CHECK of operator_actions.reason
 ROWS_MOST = 10_000  # what a terminal or one JSON array may reasonably hold
 

@@ -8,12 +8,13 @@ import typer
 
 from db import keeping
 from ops import show
-from ops.commands.acts import EXIT_CODES, TROUBLE, MaybeReason, operator_connection
+from ops.commands.acts import MaybeReason, operator_connection
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import EPILOG, TROUBLE
 from ops.verifying import GOOD, Finding, Repairer, open_store, verify
 from runtime.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Artifacts: the previews of succeeded jobs.", epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, help="Artifacts: the previews of succeeded jobs.", epilog=EPILOG)
 
 
 @app.callback()
@@ -21,7 +22,7 @@ def group() -> None:
     """Artifacts: the previews of succeeded jobs."""
 
 
-@app.command("verify", epilog=EXIT_CODES)
+@app.command("verify", epilog=EPILOG)
 def verify_(
     *,
     repair: Annotated[bool, typer.Option("--repair", help="make what is missing or damaged again")] = False,

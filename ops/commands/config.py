@@ -10,14 +10,20 @@ from pydantic_core import PydanticUndefined
 from rich.console import Console
 from rich.table import Table
 
+from ops.commands.submit import PORTAL
 from runtime.settings import PREFIX, Settings
 
 # Read by the launcher and the client, not by the processes, so not part of `Settings`.
 CLIENT = {
-    "ONCOMMIT_URL": "a portal's base URL, for `oncommit submit` and other clients",
-    "ONCOMMIT_TOKEN": "a team's token, for `oncommit submit` and other clients",
-    "ONCOMMIT_TEST_POSTGRES": "system or embedded: forces the PostgreSQL of the local stack and of the tests",
+    "ONCOMMIT_URL": (PORTAL, "a portal's base URL, for `oncommit submit` and other clients"),
+    "ONCOMMIT_TOKEN": (None, "a team's token, for `oncommit submit` and other clients"),
+    "ONCOMMIT_TEST_POSTGRES": (
+        None,
+        "system or embedded: forces the PostgreSQL of the local stack and of the tests",
+    ),
 }
+# Read by the client itself; the others by `runtime.settings`, any of them.
+FILES_OF_CLIENT = frozenset({"ONCOMMIT_TOKEN"})
 
 Row = dict[str, str | bool | float | None]
 
@@ -32,9 +38,29 @@ def variables() -> list[Row]:
             default = default.get_secret_value()
         shown = default if default is None or isinstance(default, (bool, int, float)) else str(default)
         is_set = name in os.environ or f"{name}_FILE" in os.environ
-        rows.append({"name": name, "default": shown, "meaning": info.description, "set": is_set})
-    for name, meaning in CLIENT.items():
-        rows.append({"name": name, "default": None, "meaning": meaning, "set": name in os.environ})
+        secret = "SecretStr" in str(info.annotation)
+        rows.append(
+            {
+                "name": name,
+                "file": f"{name}_FILE",
+                "secret": secret,
+                "default": shown,
+                "meaning": info.description,
+                "set": is_set,
+            }
+        )
+    for name, (default, meaning) in CLIENT.items():
+        file = f"{name}_FILE" if name in FILES_OF_CLIENT else None
+        rows.append(
+            {
+                "name": name,
+                "file": file,
+                "secret": name in FILES_OF_CLIENT,
+                "default": default,
+                "meaning": meaning,
+                "set": name in os.environ or (file is not None and file in os.environ),
+            }
+        )
     return rows
 
 
@@ -49,7 +75,8 @@ def config(
 ) -> None:
     """Print every ONCOMMIT_ variable with its default and meaning.
 
-    A variable X may also be given as X_FILE, a path whose content is the value.
+    A variable X may also be given as X_FILE, a path whose content is the value (but for ONCOMMIT_URL and
+    ONCOMMIT_TEST_POSTGRES): so that no secret need be in an environment.
     """
     rows = variables()
     if as_json:
@@ -58,13 +85,15 @@ def config(
     table = Table("variable", "default", "meaning", box=None, pad_edge=False)
     for row in rows:
         table.add_row(
-            f"{row['name']}{' *' if row['set'] else ''}", _default(row["default"]), str(row["meaning"])
+            f"{row['name']}{' +F' if row['secret'] else ''}{' *' if row['set'] else ''}",
+            _default(row["default"]),
+            str(row["meaning"]),
         )
     console = Console()
     # Cut to a pipe's made-up width a table would lose words: there each row is one line.
     if console.is_terminal:
         console.print(table, markup=False)
-        console.print("* set now. Each variable X may be given as X_FILE, a path whose content is the value.")
+        console.print("* set now. +F: or in a file, ONCOMMIT_..._FILE names its path: for secrets.")
     else:
         for row in rows:
-            typer.echo(f"{row['name']}\t{_default(row['default'])}\t{row['meaning']}")
+            typer.echo(f"{row['name']}\t{_default(row['default'])}\t{row['meaning']}\t{row['file'] or ''}")

@@ -12,14 +12,15 @@ from db import oversight, replay
 from db.jobs import JobStatus
 from db.replay import Filter, UnknownRun
 from ops import show
-from ops.commands.acts import EXIT_CODES, TROUBLE, Act, Kind, Limit, MaybeReason, Team, operator_connection
+from ops.commands.acts import Act, Kind, Limit, MaybeReason, Team, operator_connection
 from ops.commands.jobs import JobId, show_job
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import EPILOG, TROUBLE
 from ops.replaying import Pace, StillLocked, replay_ids, replay_run
 from ops.spans import parse_rate, parse_since
 
 app = typer.Typer(
-    no_args_is_help=True, help="Dead jobs: they stay until they are replayed or pruned.", epilog=EXIT_CODES
+    no_args_is_help=True, help="Dead jobs: they stay until they are replayed or pruned.", epilog=EPILOG
 )
 
 COLUMNS = ("id", "team", "kind", "error_class", "attempt", "dispatch_no", "finished_at")
@@ -43,7 +44,7 @@ Afresh = Annotated[
 RunId = Annotated[UUID | None, typer.Option("--run", help="go on with this run")]
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", epilog=EPILOG)
 def list_(
     *,
     team: Team = None,
@@ -63,7 +64,7 @@ def list_(
     show.tell_rows(rows, COLUMNS, as_json=as_json, none="no such dead jobs")
 
 
-@app.command("show", epilog=EXIT_CODES)
+@app.command("show", epilog=EPILOG)
 def show_(job: JobId, as_json: AsJson = False) -> None:
     """Show one dead job and everything that happened to it.
 
@@ -72,7 +73,7 @@ def show_(job: JobId, as_json: AsJson = False) -> None:
     show_job(job, as_json=as_json, only=JobStatus.DEAD)
 
 
-@app.command("replay", epilog=EXIT_CODES)
+@app.command("replay", epilog=EPILOG)
 def replay_(
     jobs: Ids = None,
     *,

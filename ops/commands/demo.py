@@ -10,11 +10,11 @@ from rich.console import Console
 
 from ops.commands.who import AsJson
 from ops.demo.claims import Act, facts, table
+from ops.exit_codes import INTERRUPTED, TROUBLE
 from ops.signals import interrupt_on_termination
 
 # A pipe has no width, and a table cut to the 80 columns that are made up for it would lose words.
 PIPE_COLUMNS = 140
-INTERRUPTED = 130  # what a shell says of a command that Ctrl-C ended
 
 Jobs = Annotated[int, typer.Option(min=10, max=2000, help="in each of the two large acts")]
 
@@ -33,7 +33,7 @@ def demo(jobs: Jobs = 200, *, as_json: AsJson = False) -> None:
         typer.echo("stopped", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if not tell(acts, time.monotonic() - started, as_json=as_json):
-        raise typer.Exit(1)
+        raise typer.Exit(TROUBLE)
 
 
 def tell(acts: Sequence[Act], seconds: float, *, as_json: bool) -> bool:

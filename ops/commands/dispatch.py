@@ -9,21 +9,14 @@ from db import operate, oversight
 from db.control import EVERYTHING
 from db.operate import UnknownTeam
 from ops import show
-from ops.commands.acts import (
-    EXIT_CODES,
-    LIMIT_REACHED,
-    TROUBLE,
-    MaybeReason,
-    Reason,
-    Team,
-    operator_connection,
-)
+from ops.commands.acts import MaybeReason, Reason, Team, operator_connection
 from ops.commands.who import AsJson, Who
 from ops.dispatching import dispatch_state
 from ops.draining import wait_until_idle
+from ops.exit_codes import EPILOG, LIMIT_REACHED, TROUBLE
 from runtime.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Dispatch: pause, resume, look, drain.", epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, help="Dispatch: pause, resume, look, drain.", epilog=EPILOG)
 
 LANE_COLUMNS = (
     "lane",
@@ -40,7 +33,7 @@ LEFT_COLUMNS = ("kind", "status", "jobs", "first_due", "last_due")
 OF_TEAM = Annotated[str | None, typer.Option(help="only this team; default: everything")]
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def pause(*, team: OF_TEAM = None, reason: Reason, who: Who, as_json: AsJson = False) -> None:
     """Let no job start until `resume`. Nothing is deleted, accepting goes on, what is rendered ends.
 
@@ -53,7 +46,7 @@ def pause(*, team: OF_TEAM = None, reason: Reason, who: Who, as_json: AsJson = F
         _tell_pause(conn, team, changed=changed, as_json=as_json)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def resume(*, team: OF_TEAM = None, reason: MaybeReason = None, who: Who, as_json: AsJson = False) -> None:
     """Undo a pause or a drain. A team's own pause and the pause of everything are undone each by itself.
 
@@ -95,7 +88,7 @@ def _by(row: dict[str, Any]) -> str:
     )
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def status(
     *,
     team: Team = None,
@@ -157,7 +150,7 @@ def _tell_redis(redis: dict[str, Any]) -> None:
         )
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def drain(
     *,
     team: OF_TEAM = None,

@@ -15,12 +15,12 @@ from rich.text import Text
 from db import catalog
 from db.pool import connect
 from ops import show
-from ops.commands.acts import TROUBLE
 from ops.commands.who import AsJson
 from ops.diagnose_postgres import clock_checks, migration_checks, role_checks, server_checks, work_checks
 from ops.diagnose_redis import redis_checks
 from ops.diagnose_stream import plugin_checks, publication_checks, slot_checks
 from ops.diagnosis import Finding, Level, examine, fail
+from ops.exit_codes import TROUBLE
 from runtime.logs import redact
 from runtime.settings import Settings, settings
 

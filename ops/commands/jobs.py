@@ -8,10 +8,11 @@ import typer
 from db import operate, oversight
 from db.jobs import JobStatus
 from ops import show
-from ops.commands.acts import EXIT_CODES, TROUBLE, Kind, Limit, Reason, Team, operator_connection
+from ops.commands.acts import Kind, Limit, Reason, Team, operator_connection
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import EPILOG, TROUBLE
 
-app = typer.Typer(no_args_is_help=True, help="Jobs.", epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, help="Jobs.", epilog=EPILOG)
 
 COLUMNS = (
     "id",
@@ -36,7 +37,7 @@ JobId = Annotated[UUID, typer.Argument(metavar="ID")]
 Status = Annotated[JobStatus | None, typer.Option(help="only this status")]
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", epilog=EPILOG)
 def list_(
     team: Team = None, status: Status = None, kind: Kind = None, limit: Limit = 50, as_json: AsJson = False
 ) -> None:
@@ -49,7 +50,7 @@ def list_(
     show.tell_rows(rows, COLUMNS, as_json=as_json, none="no such jobs")
 
 
-@app.command("show", epilog=EXIT_CODES)
+@app.command("show", epilog=EPILOG)
 def show_(job: JobId, as_json: AsJson = False) -> None:
     """Show one job and everything that happened to it.
 
@@ -82,7 +83,7 @@ def show_job(job: UUID, *, as_json: bool, only: JobStatus | None = None) -> None
     show.tell_rows(events, ("seq", "at", "type", "who", "data"), as_json=False)
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def cancel(job: JobId, *, reason: Reason, who: Who, as_json: AsJson = False) -> None:
     """Cancel a job that has not ended. A render that is going is told to stop.
 

@@ -6,8 +6,9 @@ import typer
 
 from db import oversight
 from ops import show
-from ops.commands.acts import EXIT_CODES, Limit, operator_connection
+from ops.commands.acts import Limit, operator_connection
 from ops.commands.who import AsJson
+from ops.exit_codes import EPILOG
 
 quarantine = typer.Typer(no_args_is_help=True, help="Quarantine: messages that nobody can run.")
 workers = typer.Typer(no_args_is_help=True, help="Workers: processes that render.")
@@ -33,7 +34,7 @@ def actions_group() -> None:
     """Actions: who of the operators did what, and why."""
 
 
-@quarantine.command("list", epilog=EXIT_CODES)
+@quarantine.command("list", epilog=EPILOG)
 def quarantine_list(
     *,
     lane: Annotated[str | None, typer.Option(help="only this lane (team)")] = None,
@@ -50,7 +51,7 @@ def quarantine_list(
     show.tell_rows(rows, columns, as_json=as_json, none="nothing is in quarantine")
 
 
-@workers.command("list", epilog=EXIT_CODES)
+@workers.command("list", epilog=EPILOG)
 def workers_list(*, as_json: AsJson = False) -> None:
     """List worker processes, how long each has been silent, and how many jobs name it.
 
@@ -62,7 +63,7 @@ def workers_list(*, as_json: AsJson = False) -> None:
     show.tell_rows(rows, columns, as_json=as_json, none="no worker")
 
 
-@actions.command("list", epilog=EXIT_CODES)
+@actions.command("list", epilog=EPILOG)
 def actions_list(*, limit: Limit = 50, as_json: AsJson = False) -> None:
     """List what operators did, last first.
 

@@ -9,8 +9,9 @@ import typer
 from db import keeping, oversight
 from db.keeping import Pruned
 from ops import show
-from ops.commands.acts import TROUBLE, MaybeReason, operator_connection
+from ops.commands.acts import MaybeReason, operator_connection
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import TROUBLE
 from ops.spans import parse_span
 
 OlderThan = Annotated[

@@ -15,12 +15,14 @@ from ops.board import Board
 from ops.client import Client
 from ops.commands.up import HomeFolder, Threads, Workers
 from ops.delivery import Wish, deliver, fetch_previews
-from ops.following import Followed, follow
+from ops.exit_codes import INTERRUPTED, LIMIT_REACHED, TROUBLE
+from ops.following import Followed
+from ops.job_streams import follow
 from ops.patience import Patience
 from ops.sample_documents import sample_documents
 from ops.signals import interrupt_on_termination
 from ops.stack import Stack, StackPlan
-from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
+from ops.submission import EMPTY, PRIORITY, Kind, Paper, SubmissionError, papers
 
 Files = Annotated[
     list[Path] | None, typer.Argument(help="documents of yours, besides the samples", show_default=False)
@@ -46,7 +48,8 @@ def run(
 ) -> None:
     """Start everything, send the sample documents and yours through it, show it, and serve until Ctrl-C.
 
-    Exit code 0 when every job succeeded, else 1.
+    Exit code 0 when every job succeeded, 1 when one did not, 3 when --timeout passed, 130 when it was
+    stopped before.
 
     Example: oncommit run report.pdf notes.md
     """
@@ -56,6 +59,9 @@ def run(
         found = papers([*sample_documents(), *(files or [])])
     except SubmissionError as error:
         raise typer.BadParameter(str(error), param_hint="FILES") from error
+    for paper in found:
+        if paper.file.stat().st_size == 0:
+            raise typer.BadParameter(f"{paper.file}: {EMPTY}", param_hint="FILES")
     plan = StackPlan(home=home, workers=workers, threads=threads)
     jobs: list[Followed] = []
     try:
@@ -69,8 +75,16 @@ def run(
                 stack.serve()
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
-    if not jobs or not all(job.succeeded for job in jobs):
-        raise typer.Exit(1)
+    if code := _code(jobs):
+        raise typer.Exit(code)
+
+
+def _code(jobs: list[Followed]) -> int:
+    if not jobs:
+        return INTERRUPTED
+    if any(job.ended and not job.succeeded for job in jobs):
+        return TROUBLE
+    return 0 if all(job.ended for job in jobs) else LIMIT_REACHED
 
 
 def render(stack: Stack, found: list[Paper], console: Console, timeout_seconds: float) -> list[Followed]:
@@ -82,11 +96,14 @@ def render(stack: Stack, found: list[Paper], console: Console, timeout_seconds: 
     """
     # Each run is to be seen working: its keys are its own, so that no job of an earlier run is found.
     wish = Wish(list(Kind), PRIORITY, run_id=f"run-{time.time_ns()}")
-    tend = tending_sleep(stack)
-    with Client(stack.portals[0], stack.token, Patience(PATIENCE_SECONDS), sleep=tend) as client:
+    reach = (stack.portals[0], stack.token, Patience(PATIENCE_SECONDS))
+    # The stack is tended by this thread alone; those that follow only wait.
+    with Client(*reach, sleep=tending_sleep(stack)) as client, Client(*reach) as follower:
         accepted = [job for paper in found for job in deliver(client, paper, wish)]
         with Board(console) as board:
-            jobs = follow(client, accepted, board.show, timeout_seconds=timeout_seconds, sleep=tend)
+            jobs = follow(
+                follower, accepted, board.show, timeout_seconds=timeout_seconds, meanwhile=stack.tend
+            )
         previews = fetch_previews(client, jobs, stack.home.path / "previews")
     stack.home.keep_secret(TOKEN_FILE, stack.token)
     for sentence in sentences(stack, jobs, previews):
@@ -125,7 +142,7 @@ def _program() -> str:
     """Return how this very program is called from here: `make run` does not put it on the path."""
     called = Path(sys.argv[0])
     if called.name != "oncommit":
-        return f"{shlex.quote(sys.executable)} -m ops.cli"
+        return f"{shlex.quote(sys.executable)} -m ops"
     return "oncommit" if shutil.which("oncommit") else shlex.quote(str(_short(called.absolute())))
 
 

@@ -16,7 +16,9 @@ from ops.board import Board
 from ops.client import Accepted, Client
 from ops.commands.who import AsJson
 from ops.delivery import Refused, Wish, deliver_all, fetch_previews, put_all
-from ops.following import Followed, follow
+from ops.exit_codes import LIMIT_REACHED, TROUBLE
+from ops.following import Followed
+from ops.job_streams import follow
 from ops.patience import Patience
 from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
 
@@ -31,6 +33,7 @@ AsBatch = Annotated[
 ]
 Wait = Annotated[bool, typer.Option("--wait", help="follow the jobs until each has ended")]
 Url = Annotated[str, typer.Option(envvar="ONCOMMIT_URL", help="the portal")]
+PORTAL = "http://127.0.0.1:8080"  # where `python -m portal` listens by default
 Token = Annotated[str, typer.Option(envvar="ONCOMMIT_TOKEN", help="the team's token; safer in the variable")]
 RunId = Annotated[str, typer.Option(help="part of each key: another one makes new jobs of the same files")]
 Seconds = Annotated[float, typer.Option(min=0, help="with --wait: stop following after so many seconds")]
@@ -45,7 +48,7 @@ def submit(
     *,
     batch: AsBatch = False,
     wait: Wait = False,
-    url: Url = "http://127.0.0.1:8080",
+    url: Url = PORTAL,
     token: Token = "",
     run_id: RunId = "",
     timeout: Seconds = 3600.0,
@@ -55,7 +58,10 @@ def submit(
 ) -> None:
     """Submit files to a portal. The same command gives the same jobs, so an interrupted one is just repeated.
 
-    Exit code 0 when every file was accepted and, with --wait, every job succeeded; else 1.
+    The token may also lie in a file, which ONCOMMIT_TOKEN_FILE names.
+
+    Exit code 0 when every file was accepted and, with --wait, every job succeeded; 3 when --timeout passed
+    before the last job's end; 2 without URL or token; else 1.
 
     Example: oncommit submit reports/ --kind page --kind thumbnail --wait
     """
@@ -67,7 +73,7 @@ def submit(
         raise typer.BadParameter(str(error), param_hint="PATHS") from error
     wish = Wish(list(dict.fromkeys(kind or [Kind.page])), priority, run_id)
     console = Console(stderr=as_json)
-    with Client(url, token or token_from_file(), Patience(patience)) as client:
+    with Client(url, token or token_from_file(), Patience(patience), tell=_say) as client:
         through = _as_batch if batch else _one_by_one
         jobs, refused = through(client, found, wish, timeout if wait else None, console)
         files = fetch_previews(client, jobs, previews) if previews else []
@@ -75,8 +81,14 @@ def submit(
         typer.echo(json.dumps(facts(jobs, refused, files)))
     else:
         _tell(jobs, refused, files, followed=wait)
-    if refused or (wait and not all(job.succeeded for job in jobs)):
-        raise typer.Exit(1)
+    if refused or any(job.ended and not job.succeeded for job in jobs if wait):
+        raise typer.Exit(TROUBLE)
+    if wait and not all(job.ended for job in jobs):
+        raise typer.Exit(LIMIT_REACHED)
+
+
+def _say(sentence: str) -> None:
+    typer.echo(f"oncommit: {sentence} Ctrl-C stops it; the same command goes on.", err=True)
 
 
 def token_from_file() -> str:
@@ -176,7 +188,8 @@ def _tell(
     if followed:
         typer.echo(f"{sum(job.succeeded for job in jobs)} of {len(jobs)} succeeded", err=True)
         for job in jobs:
-            if not job.ended:
-                typer.echo(f"{job.title} ({job.kind}) is still {job.status.value}: {job.id}", err=True)
+            if not job.succeeded:
+                still = "" if job.ended else "still "
+                typer.echo(f"{job.title} ({job.kind}) is {still}{job.told()}: {job.id}", err=True)
     for file in files:
         typer.echo(str(file))

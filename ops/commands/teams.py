@@ -8,11 +8,12 @@ import typer
 from db import operate, oversight
 from db.operate import BadTeamName, UnknownTeam
 from ops import show
-from ops.commands.acts import EXIT_CODES, MaybeReason, operator_connection
+from ops.commands.acts import MaybeReason, operator_connection
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import EPILOG
 from runtime.settings import settings
 
-app = typer.Typer(no_args_is_help=True, help="Teams and their limits.", epilog=EXIT_CODES)
+app = typer.Typer(no_args_is_help=True, help="Teams and their limits.", epilog=EPILOG)
 
 COLUMNS = ("id", "max_running", "weight", "rate_per_second", "burst", "max_backlog", "paused", "paused_by")
 NO_LIMIT = "none"
@@ -82,7 +83,7 @@ def create(team: str, who: Who, as_json: AsJson = False) -> None:
         typer.echo(f"team {team} {'made' if made else 'was there already'}")
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", epilog=EPILOG)
 def list_(*, as_json: AsJson = False) -> None:
     """List teams with their limits; no limit is shown as `-`, and null in JSON.
 
@@ -93,7 +94,7 @@ def list_(*, as_json: AsJson = False) -> None:
     show.tell_rows(rows, COLUMNS, as_json=as_json, none="no team yet: oncommit teams create NAME")
 
 
-@app.command("set", epilog=EXIT_CODES)
+@app.command("set", epilog=EPILOG)
 def set_(
     team: str,
     *,

@@ -11,8 +11,9 @@ import typer
 from db import operate, oversight
 from db.operate import TokenOrder, UnknownTeam
 from ops import show
-from ops.commands.acts import EXIT_CODES, TROUBLE, MaybeReason, Team, operator_connection
+from ops.commands.acts import MaybeReason, Team, operator_connection
 from ops.commands.who import AsJson, Who
+from ops.exit_codes import EPILOG, TROUBLE
 from runtime.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Tokens: how a team's clients show who they are.")
@@ -64,7 +65,7 @@ def create(
     typer.echo(f"token {token_id} of team {team}; it is not shown again", err=True)
 
 
-@app.command("list", epilog=EXIT_CODES)
+@app.command("list", epilog=EPILOG)
 def list_(
     *,
     team: Team = None,
@@ -81,7 +82,7 @@ def list_(
     show.tell_rows(rows, columns, as_json=as_json, none="no token in force" if not every else "no token")
 
 
-@app.command(epilog=EXIT_CODES)
+@app.command(epilog=EPILOG)
 def revoke(
     token: Annotated[UUID, typer.Argument(metavar="ID", help="as `tokens list` shows it")],
     *,

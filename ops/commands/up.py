@@ -26,6 +26,7 @@ def up(
     """Start PostgreSQL, Valkey, portal, relay and workers, print how to reach them, and serve until Ctrl-C.
 
     ONCOMMIT_DATABASE_URL and ONCOMMIT_REDIS_URL name servers of your own; then none is started for them.
+    Ctrl-C is its orderly end: exit code 0.
     """
     interrupt_on_termination()
     plan = StackPlan(home=home, portals=portals, workers=workers, threads=threads)

@@ -64,9 +64,9 @@ class Act:
             self.seconds = time.monotonic() - started
 
 
-def table(acts: Sequence[Act]) -> Table:
+def table(acts: Sequence[Act], title: str = "oncommit demo") -> Table:
     """Return the acts for humans."""
-    found = Table("", "expected", "measured", "", title="oncommit demo")
+    found = Table("", "expected", "measured", "", title=title)
     for n, act in enumerate(acts, start=1):
         found.add_section()
         verdict = Text("held", "bold green") if act.held else Text("DID NOT HOLD", "bold red")

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from db.cluster import set_role_password
+from ops.exit_codes import USAGE
 from ops.ports import free_port
 from runtime.settings import PREFIX, Settings
 from support.postgres import Database, Server
@@ -135,7 +136,7 @@ def test_without_a_server_there_is_one_line_and_no_traceback() -> None:
 
 def test_a_wrong_variable_is_named_and_its_value_is_not_shown() -> None:
     done = oncommit("migrate", env={"ONCOMMIT_PORT": "seventy", "ONCOMMIT_DATABASE_URL": "postgresql://h/x"})
-    assert done.returncode == 1
+    assert done.returncode == USAGE
     assert "ONCOMMIT_PORT" in done.stderr
     assert "seventy" not in done.stderr
 

@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.client import Client, PortalError
+from ops.client import Client
+from ops.delivery import Wish, as_jobs, deliver
 from ops.patience import LONGEST_SECONDS, Patience, advised, pause
 from ops.ports import free_port
-from ops.submission import Kind, Order
+from ops.submission import Kind, Order, Paper
+from ops.trying import PortalError
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 ORDER = Order("sha256:" + "0" * 64, Kind.page, 5, "a.txt")
@@ -158,6 +160,51 @@ def test_patience_ends_before_a_pause_that_would_outlast_it() -> None:
 def test_a_replayed_key_is_told() -> None:
     with portal((202, {"Idempotent-Replayed": "true"}, {"id": "x"})) as (_, client, _):
         assert client.post(ORDER, "").replayed
+
+
+@pytest.mark.parametrize(
+    ("first", "replayed"),
+    [
+        ((0, {}, {}), False),  # the answer was lost: it may have been taken then
+        ((503, {}, {}), False),
+        ((429, {"Retry-After": "1"}, {}), True),  # refused: whoever was first, it was not this request
+    ],
+)
+def test_a_request_of_ours_that_was_tried_again_is_no_replay_of_an_earlier_run(
+    first: tuple[int, dict[str, str], Any], replayed: bool
+) -> None:
+    with portal(first, (202, {"Idempotent-Replayed": "true"}, {"id": "x"})) as (_, client, _):
+        assert client.post(ORDER, "").replayed is replayed
+
+
+def test_two_papers_that_are_one_job_are_no_replay_of_an_earlier_run(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"a")
+    stored = (200, {}, {"document": f"sha256:{hashlib.sha256(b'a').hexdigest()}"})
+    answers = ({}, {"Idempotent-Replayed": "true"}, {"Idempotent-Replayed": "true"})
+    for headers in (answers[:2], answers[1:]):
+        script = [answer for one in headers for answer in (stored, (202, one, {"id": "x"}))]
+        with portal(*script) as (_, client, _):
+            wish = Wish([Kind.page], 5, "")
+            made = [job for _ in headers for job in deliver(client, Paper(file, "a.txt"), wish)]
+            assert [job.replayed for job in as_jobs(made)] == [
+                all("Idempotent-Replayed" in h for h in headers)
+            ]
+
+
+def test_trouble_is_told_once_until_it_is_over() -> None:
+    away = (503, {"Retry-After": "2"}, {"title": "Away", "detail": "PostgreSQL does not serve."})
+    good = (200, {}, {"id": "x"})
+    told: list[str] = []
+    with portal(away, away, good, away, good) as (_, client, _), Client(
+        client.url, "oc_x", Patience(10.0), sleep=lambda _: None, tell=told.append
+    ) as teller:  # fmt: skip
+        teller.job("x")
+        assert len(told) == 1
+        assert "503 Away: PostgreSQL does not serve." in told[0]
+        assert "Trying again for up to 10 s." in told[0]
+        teller.job("x")
+    assert len(told) == 2
 
 
 def test_a_refusal_tells_the_problem_and_its_errors() -> None:

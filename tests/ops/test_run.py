@@ -13,6 +13,7 @@ from PIL import Image
 from ops import proctable
 from ops.binaries import FORCE
 from ops.commands.run import TOKEN_FILE
+from ops.exit_codes import LIMIT_REACHED
 from ops.sample_documents import sample_documents
 from runtime.settings import PREFIX
 from support.kinds import kinds
@@ -101,7 +102,7 @@ def _serves_until_interrupted(folder: Path) -> None:
     assert eventually(lambda: status() == "succeeded")
     run.process.send_signal(signal.SIGINT)
     # Not every job had succeeded when it stopped waiting.
-    assert run.wait() == 1
+    assert run.wait() == LIMIT_REACHED
     assert run.left() == []
 
 

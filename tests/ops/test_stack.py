@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 
-from ops import proctable
+from ops import ending, proctable
 from ops.account import servers_account
 from ops.binaries import Kind
 from support.kinds import local_kinds
@@ -231,6 +231,21 @@ def test_what_dies_is_started_again_on_its_port(ups: Ups) -> None:
     up.guarded += [e for e in proctable.family(up.process.pid) if e not in up.guarded]
 
 
+def test_what_a_killed_part_left_is_ended_before_it_is_started_again(ups: Ups) -> None:
+    up = ups.start("--workers", "2").ready()
+    pids = up.facts["pids"]
+    parts = {name: proctable.family(pids[name]) for name in ("worker-1", "portal-1", "relay")}
+    spared = proctable.family(pids["worker-2"])
+    for name, family in parts.items():
+        assert len(family) == 3, name
+        os.kill(pids[name], signal.SIGKILL)
+    for who, count in (("worker", 3), ("portal", 2), ("relay", 2)):
+        eventually(lambda who=who, n=count: up.standins().count(f"{who} start") == n, describe=up.words)  # type: ignore[misc]
+    assert not [entry for family in parts.values() for entry in ending.running(family)]
+    assert ending.running(spared) == spared
+    up.guarded += [e for e in proctable.family(up.process.pid) if e not in up.guarded]
+
+
 def test_a_process_that_does_not_start_is_named_with_the_end_of_its_log(ups: Ups) -> None:
     up = ups.start(STANDIN_FAILS="relay")
     assert up.process.wait(START_SECONDS) == 1
@@ -264,30 +279,37 @@ def test_the_servers_never_run_as_root_and_the_rest_runs_as_the_launcher(ups: Up
     assert owner["portal-1"] == owner["relay"] == owner["worker-1"] == os.geteuid()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as another account")
-def test_data_moves_where_the_account_can_go_and_stays_there(ups: Ups) -> None:
+def test_data_lies_where_the_servers_account_can_go_and_is_removed_when_nothing_runs(ups: Ups) -> None:
     ups.folder.chmod(0o700)
     first = ups.start().ready()
-    elsewhere = Path((first.home / "elsewhere").read_text(encoding="utf-8").strip())
-    assert elsewhere.name.startswith("oncommit-")
-    assert str(elsewhere) in first.words()
-    assert any(elsewhere.glob("postgres-*/PG_VERSION"))
+    record = first.home / "elsewhere"
+    # Only root's servers run as another account, which cannot enter; a plain user's stay in the folder.
+    assert record.exists() == (os.geteuid() == 0)
+    data = Path(record.read_text(encoding="utf-8").strip()) if record.exists() else first.home
+    assert data == first.home or (data.name.startswith("oncommit-") and str(data) in first.words())
+    assert any(data.glob("postgres-*/PG_VERSION"))
     with psycopg.connect(first.facts["databases"]["owner"]) as conn:
         conn.execute("INSERT INTO teams (id) VALUES ('kept')")
     first.stop()
     second = ups.start().ready()
     with psycopg.connect(second.facts["databases"]["owner"]) as conn:
         assert conn.execute("SELECT id FROM teams WHERE id = 'kept'").fetchone() is not None
+    refused = clean(ups.folder)
+    assert refused.returncode != 0
+    assert f"pid {second.process.pid}" in refused.stderr
+    assert "Ctrl-C" in refused.stderr
+    with psycopg.connect(second.facts["databases"]["owner"]) as conn:
+        assert conn.execute("SELECT id FROM teams WHERE id = 'kept'").fetchone() is not None
     second.stop()
-    cleaned = subprocess.run(
-        ["make", "-f", str(ROOT / "Makefile"), "clean"],
-        cwd=ups.folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert not elsewhere.exists(), cleaned.stdout
+    cleaned = clean(ups.folder)
+    assert cleaned.returncode == 0, cleaned.stderr
+    assert not data.exists()
     assert not first.home.exists()
+
+
+def clean(folder: Path) -> subprocess.CompletedProcess[str]:
+    command = ["make", "-f", str(ROOT / "Makefile"), f"PYTHON={sys.executable}", "clean"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
 
 
 def test_servers_of_the_users_own_are_used_and_not_started(

@@ -6,7 +6,7 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +15,8 @@ from typing import Any
 import pytest
 from PIL import Image
 from psycopg import sql
-from rich.console import Console
 
-from db.jobs import JobStatus
-from ops.board import SHOWN_ROWS, Board, table
-from ops.delivery import STEM_BYTES, preview_name
-from ops.following import ROUND_JOBS, Followed, in_turn
+from ops.exit_codes import INTERRUPTED, LIMIT_REACHED
 from ops.guardian import Guardian
 from ops.sample_documents import sample_documents
 from ops.submission import TITLE_CHARACTERS, Kind, Order, SubmissionError, papers
@@ -81,66 +77,6 @@ def test_a_title_is_text_of_at_most_200_characters_whatever_the_name(tmp_path: P
 
 def test_the_samples_are_a_text_a_markdown_a_png_and_a_pdf() -> None:
     assert sorted(file.suffix for file in sample_documents()) == [".md", ".pdf", ".png", ".txt"]
-
-
-JOB: Mapping[str, Any] = {
-    "id": "1",
-    "title": "[red]a.txt",
-    "kind": "page",
-    "document": ORDER.document,
-    "status": "queued",
-    "attempt": 0,
-    "created_at": "2026-01-01T12:00:00Z",
-    "finished_at": None,
-    "error_class": None,
-}
-
-
-def test_a_row_tells_document_kind_status_attempts_and_the_time_to_the_end() -> None:
-    assert Followed.of(JOB).cells() == ["[red]a.txt", "page", "queued", "0", ""]
-    done = {**JOB, "status": "succeeded", "attempt": 2, "finished_at": "2026-01-01T12:00:01.5+00:00"}
-    assert Followed.of(done).cells()[2:] == ["succeeded", "2", "1.50 s"]
-    dead = Followed.of({**done, "status": "dead", "error_class": "Broken", "title": None})
-    assert dead.cells()[:3] == [ORDER.document, "page", "dead (Broken)"]
-    assert (dead.ended, dead.succeeded, dead.facts()["status"]) == (True, False, "dead")
-
-
-def test_the_table_of_many_jobs_shows_those_that_wait_and_counts_the_rest() -> None:
-    ended = [replace(Followed.of(JOB), id=f"e{n}", status=JobStatus.SUCCEEDED) for n in range(SHOWN_ROWS)]
-    waiting = replace(Followed.of(JOB), title="[waits]")
-    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    console.print(table([*ended, waiting]))
-    text = console.export_text()
-    assert "[waits]" in text
-    assert f"{SHOWN_ROWS} of {SHOWN_ROWS + 1} succeeded; 1 more" in text
-
-
-def test_a_pipe_gets_one_line_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
-    job = Followed.of({**JOB, "title": "x" * 150})
-    with Board(Console(width=80)) as board:
-        for status in (JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.SUCCEEDED):
-            board.show([replace(job, status=status)])
-    assert [line.split(": ")[1] for line in capsys.readouterr().out.splitlines()] == [
-        "queued, attempts 0",
-        "succeeded, attempts 0",
-    ]
-
-
-@pytest.mark.parametrize("count", [1, ROUND_JOBS, ROUND_JOBS + 1, 7 * ROUND_JOBS + 3])
-def test_each_of_many_jobs_is_asked_about_in_turn(count: int) -> None:
-    rounds = [in_turn(range(count), n * ROUND_JOBS) for n in range(count // ROUND_JOBS + 1)]
-    assert {n for asked in rounds for n in asked} == set(range(count))
-    assert max(map(len, rounds)) <= ROUND_JOBS
-
-
-def test_a_preview_gets_a_name_that_stays_in_its_folder_and_is_its_own() -> None:
-    job = replace(Followed.of(JOB), title="../../etc/passwd")
-    first = preview_name(job, set())
-    assert first == "_.._etc_passwd.page.png"
-    assert preview_name(job, {first}) == "_.._etc_passwd-2.page.png"
-    assert preview_name(replace(job, title="..."), set()) == "document.page.png"
-    long = preview_name(replace(job, title="ü" * 200), set())
-    assert len(long.encode()) <= STEM_BYTES + len(".page.png")
 
 
 class Team:
@@ -238,6 +174,28 @@ def test_a_file_that_is_refused_does_not_keep_the_others_out(team: Team) -> None
 
 
 @ONE_SERVER
+def test_an_empty_file_is_told_with_what_to_do_and_not_sent(team: Team) -> None:
+    folder = team.write("good.txt")
+    (folder / "empty.txt").touch()
+    done = team.submit(folder)
+    assert done.returncode == 1
+    assert "empty.txt: the file is empty, so there is nothing to preview: leave it out" in done.stderr
+    assert team.jobs == 1
+
+
+@ONE_SERVER
+def test_ctrl_c_ends_the_following_of_jobs_at_once(house: House, team: Team) -> None:
+    command = team.command(team.write("a.txt", "b.txt"), "--wait")
+    process = subprocess.Popen(command, env=team.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    eventually(lambda: "open_streams 2.0" in house.portal.page("/metrics"), describe="two streams are open")
+    process.send_signal(signal.SIGINT)
+    # Well before the next heartbeat of a stream would wake whoever reads it: that comes after 15 s.
+    eventually(lambda: process.poll() is not None, timeout=10)
+    assert process.returncode == INTERRUPTED
+    assert b"Traceback" not in process.communicate()[1]
+
+
+@ONE_SERVER
 def test_a_wrong_token_is_one_line_that_says_what_to_do(team: Team) -> None:
     folder = team.write("a.txt")
     done = team.submit(folder, ONCOMMIT_TOKEN="oc_wrong")
@@ -245,6 +203,7 @@ def test_a_wrong_token_is_one_line_that_says_what_to_do(team: Team) -> None:
     assert "401" in done.stderr
     assert "ONCOMMIT_TOKEN" in done.stderr
     assert "oc_wrong" not in done.stderr
+    assert "`Authorization: Bearer <token>` with a token" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
 
@@ -277,7 +236,7 @@ def test_an_interrupted_submission_is_completed_by_the_same_command(team: Team) 
 @ONE_SERVER
 def test_waiting_ends_by_itself_and_tells_what_has_not_ended(team: Team) -> None:
     done = team.submit(team.write("a.txt"), "--wait", "--timeout", "0")
-    assert done.returncode == 1
+    assert done.returncode == LIMIT_REACHED
     assert "0 of 1 succeeded" in done.stderr
     assert "still queued" in done.stderr
 
@@ -312,7 +271,7 @@ def test_of_a_batch_with_a_file_that_is_refused_nothing_is_accepted(team: Team) 
 @ONE_SERVER
 def test_following_a_batch_ends_with_the_time_and_tells_what_has_not_ended(team: Team) -> None:
     done = team.submit(team.write("a.txt", "b.txt"), "--batch", "--wait", "--timeout", "1")
-    assert done.returncode == 1
+    assert done.returncode == LIMIT_REACHED
     assert "2 queued" in done.stdout
     assert "0 of 2 succeeded" in done.stderr
 
@@ -332,7 +291,7 @@ def test_ctrl_c_ends_it_soon_though_the_portal_is_away_and_the_patience_long(tea
     eventually(lambda: _has_threads(process.pid), describe="the upload has begun")
     process.send_signal(signal.SIGINT)
     eventually(lambda: process.poll() is not None, timeout=10)
-    assert process.returncode == 130
+    assert process.returncode == INTERRUPTED
     process.communicate()
 
 
@@ -371,8 +330,10 @@ def test_documents_become_previews(processes: Processes, database: Database, tmp
     previews = tmp_path / "previews"
     done = team.submit(*sample_documents(), "--wait", "--json", "--previews", previews, "--timeout", "50")
     assert done.returncode == 0, done.stderr
+    _polled_no_job(portal.log_lines(), "jobs")
     told = json.loads(done.stdout)
     assert [job["status"] for job in told["jobs"]] == ["succeeded"] * 4
+    assert all(job["attempts"] == 1 and job["seconds"] > 0 for job in told["jobs"])
     assert sorted(told["previews"]) == sorted(str(file) for file in previews.iterdir())
     for file in previews.iterdir():
         with Image.open(file) as image:
@@ -384,11 +345,11 @@ def test_documents_become_previews(processes: Processes, database: Database, tmp
     assert told.returncode == 0, told.stderr
     assert [job["status"] for job in json.loads(told.stdout)["jobs"]] == ["succeeded"] * 4
     assert "4 succeeded" in told.stderr
-    _polled_no_job(portal.log_lines())
+    _polled_no_job(portal.log_lines(), "batches")
 
 
-def _polled_no_job(lines: list[dict[str, Any]]) -> None:
+def _polled_no_job(lines: list[dict[str, Any]], what: str) -> None:
     routes = [line["route"] for line in lines if line.get("event") == "answered"]
-    after = routes[routes.index("/v1/batches") :]
-    assert "/v1/batches/{batch_id}/events" in after
+    after = routes[routes.index(f"/v1/{what}") :]
+    assert [route for route in after if route.startswith(f"/v1/{what}/") and route.endswith("_id}/events")]
     assert "/v1/jobs/{job_id}" not in after

@@ -109,6 +109,17 @@ def test_passwords_and_tokens_are_masked_wherever_they_stand(text: str) -> None:
     assert "CANARY" not in logs.redact(f"cannot connect to {text}: refused")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Send `Authorization: Bearer <token>` with a token that is neither expired nor revoked.",
+        "a bearer token is needed", "basic settings, and bearer tokens.", "authorization failed",
+    ],
+)  # fmt: skip
+def test_what_only_speaks_of_tokens_is_left_as_it_is(text: str) -> None:
+    assert logs.redact(text) == text
+
+
 def test_odd_values_make_one_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     before = logging.getLogger().handlers[:], logging.getLogger().level
     try:

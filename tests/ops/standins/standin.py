@@ -36,6 +36,8 @@ def main(name: str) -> None:
     signal.signal(signal.SIGTERM, end)
     if os.environ.get("STANDIN_FAILS") == name:
         sys.exit(f"{name} was told to fail")
+    # As `dramatiq` and its worker process: in the session, living on when only the parent is killed.
+    subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
     # Deaf to SIGTERM, in its own session, with a cleared memory of whose child it is: the worst case.
     subprocess.Popen(
         [sys.executable, "-c", "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(900)"],

@@ -1,0 +1,1 @@
+"""A large replay that is killed and given again. `python -m benchmarks.replay`."""
