@@ -7,9 +7,10 @@ import typer
 
 from db.probes import MOST
 from ops import probing, show
-from ops.commands.acts import LIMIT_REACHED, TROUBLE, MaybeReason, operator_connection
+from ops.commands.acts import MaybeReason, operator_connection
 from ops.commands.who import AsJson, Who
 from ops.diagnosis import Finding
+from ops.exit_codes import LIMIT_REACHED, TROUBLE
 from ops.probe_causes import causes
 from runtime.settings import settings
 
