@@ -77,6 +77,26 @@ def make_slot(conn: Connection, slot: str, plugin: PluginName, timeout: float) -
         return True
 
 
+# What the slot has not passed yet is decoded with the catalog of its time: pgoutput fails at the first row
+# from before the publication, and at each new start, though the publication is there by now. A catalog row
+# that is no older than the slot's catalog_xmin may be such a one; frozen rows (age 2^31 - 1) are not.
+STANDS_BEFORE = """
+SELECT EXISTS (SELECT FROM pg_publication p, pg_replication_slots s
+                WHERE p.pubname = %s AND s.slot_name = %s AND age(p.xmin) <= age(s.catalog_xmin))
+"""
+
+
+def stands_before(conn: Connection, slot: str, publication: str) -> bool:
+    """Return whether the slot may stand before the birth of the publication.
+
+    Raises:
+        DatabaseError: the server is away.
+
+    """
+    with translated():
+        return conn.execute(STANDS_BEFORE, [publication, slot]).fetchone() == (True,)
+
+
 LIMIT = "SELECT set_config('statement_timeout', %s, true)"
 
 

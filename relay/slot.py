@@ -15,7 +15,7 @@ from psycopg import errors as pg
 from psycopg.rows import class_row
 
 from db.errors import translated
-from relay.birth import CREATE_S, PROBE_S, make_slot, probe
+from relay.birth import CREATE_S, PROBE_S, make_slot, probe, stands_before
 from relay.errors import SlotBusy, SlotForeign
 from relay.events import Decoder, PluginName
 from relay.pgoutput import PgOutput
@@ -36,6 +36,7 @@ class Ensured(StrEnum):
     EXISTING = "existing"
     WRONG_PLUGIN = "wrong_plugin"
     LOST = "lost"
+    BEFORE_PUBLICATION = "before_publication"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +112,17 @@ def slot_state(conn: Connection, slot: str) -> SlotState:
 DROP = "SELECT pg_drop_replication_slot(%s)"
 
 
-def ensure_slot(conn: Connection, slot: str, plugin: PluginName, *, timeout: float = CREATE_S) -> Ensured:
+def ensure_slot(
+    conn: Connection, slot: str, plugin: PluginName, *, timeout: float = CREATE_S, publication: str = ""
+) -> Ensured:
     """Make sure that a readable slot with this plugin exists; return what had to be done.
 
-    A lost slot, or one of the other plugin that nobody reads, is dropped and made again.
+    A lost slot, one of the other plugin, or one that may stand before the birth of `publication` is dropped
+    and made again, unless somebody reads from it.
 
     Raises:
         SlotForeign: another database of the cluster has the name.
-        SlotBusy: it has the other plugin and somebody reads from it.
+        SlotBusy: it would have to be made again, and somebody reads from it.
         SlotCreationBlocked: no slot within `timeout` seconds; the WAL cannot be read for now.
         PluginForbidden, PluginMissing, ReplicationRefused: the server will not make one.
         DatabaseError: the server is away.
@@ -131,9 +135,14 @@ def ensure_slot(conn: Connection, slot: str, plugin: PluginName, *, timeout: flo
             raise SlotForeign(
                 f"the slot {slot} belongs to another database of this cluster: set ONCOMMIT_SLOT"
             )
-        if not state.lost and state.plugin == plugin:
+        if state.lost:
+            outcome = Ensured.LOST
+        elif state.plugin != plugin:
+            outcome = Ensured.WRONG_PLUGIN
+        elif publication and stands_before(conn, slot, publication):
+            outcome = Ensured.BEFORE_PUBLICATION
+        else:
             return Ensured.EXISTING
-        outcome = Ensured.LOST if state.lost else Ensured.WRONG_PLUGIN
         log.warning(
             "relay: dropping the slot %s (%s, plugin %s) to make it again", slot, outcome, state.plugin
         )

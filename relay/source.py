@@ -91,7 +91,13 @@ class Source:
 
     def _start(self, start: int) -> ReplicationStream:
         for last_try in (False, True):
-            ensured = slot.ensure_slot(self._conn, self.slot, self.plugin, timeout=CREATE_SECONDS)
+            ensured = slot.ensure_slot(
+                self._conn,
+                self.slot,
+                self.plugin,
+                timeout=CREATE_SECONDS,
+                publication=self._publication if self.plugin == "pgoutput" else "",
+            )
             if ensured is not slot.Ensured.EXISTING:
                 log.warning("relay.new_slot", slot=self.slot, why=ensured, plugin=self.plugin)
                 metrics.count("relay_slots_made_total", why=ensured)

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from db.errors import Unavailable
+from db.migrate import migrate
 from relay import birth, slot
 from relay.errors import (
     PluginForbidden,
@@ -243,6 +244,28 @@ def test_a_publication_that_would_skip_rows_is_not_ok(
             database.admin.execute(damage)
             assert not slot.publication_ok(database.admin, PUBLICATION), damage
     assert slot.publication_ok(relay_conn, PUBLICATION)
+
+
+def test_a_slot_that_stands_before_its_publication_is_made_again(
+    database: Database, relay_conn: psycopg.Connection
+) -> None:
+    def ensure() -> slot.Ensured:
+        return slot.ensure_slot(
+            relay_conn, database.slot, "pgoutput", timeout=10, publication="oncommit_outbox"
+        )
+
+    assert ensure() == "created"
+    assert ensure() == "existing"
+    database.admin.execute("DROP PUBLICATION oncommit_outbox")
+    database.admin.execute("INSERT INTO control (lane, who) VALUES ('unseen', 'test')")
+    migrate(database.dsn())
+    # The row was written without a publication: with this slot every stream would end at it.
+    assert ensure() == "before_publication"
+    assert ensure() == "existing"
+    reader = Reader(database, "pgoutput")
+    reader.open()
+    assert reader.mark() == []
+    reader.stream.close()
 
 
 def test_both_connections_see_one_identity(reader: Reader, relay_conn: psycopg.Connection) -> None:
