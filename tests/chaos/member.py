@@ -49,6 +49,14 @@ class Member:
         self.expected = True
         self.running.signal(number)
 
+    def change_to(self, **env: str) -> None:
+        """Kill it and start it with these variables from now on."""
+        with self.hand:
+            self.running.kill()
+            command = self.running.process.command
+            self.running.process.command = dataclasses.replace(command, env={**command.env, **env})
+            self.running.restart()
+
     def restart_with(self, **env: str) -> None:
         """Kill it and start it with these variables, which the start after that one has no more."""
         with self.hand:

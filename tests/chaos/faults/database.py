@@ -15,6 +15,10 @@ READ_ONLY: tuple[LiteralString, LiteralString] = (
     "ALTER SYSTEM SET default_transaction_read_only = on",
     "ALTER SYSTEM RESET default_transaction_read_only",
 )
+SERIALIZABLE: tuple[LiteralString, LiteralString] = (
+    "ALTER SYSTEM SET default_transaction_isolation = serializable",
+    "ALTER SYSTEM RESET default_transaction_isolation",
+)
 SYNCHRONOUS: tuple[LiteralString, LiteralString] = (
     "ALTER SYSTEM SET synchronous_standby_names = 'oncommit_standby'",
     "ALTER SYSTEM RESET synchronous_standby_names",
@@ -51,6 +55,21 @@ class PostgresReadOnly(Fault):
 
     def heal(self) -> None:
         self.world.admin.execute(READ_ONLY[1])
+        self.world.admin.execute(RELOAD)
+
+
+class PostgresSerializable(Fault):
+    """Somebody makes `serializable` the default of every transaction."""
+
+    name = "postgres-serializable"
+    touches = DATABASE
+
+    def inject(self) -> None:
+        self.world.admin.execute(SERIALIZABLE[0])
+        self.world.admin.execute(RELOAD)
+
+    def heal(self) -> None:
+        self.world.admin.execute(SERIALIZABLE[1])
         self.world.admin.execute(RELOAD)
 
 
@@ -101,4 +120,10 @@ class OutboxRemade(Fault):
         migrate(self.world.database.dsn())
 
 
-FAULTS: tuple[type[Fault], ...] = (PostgresReadOnly, TablesLocked, StandbyLags, OutboxRemade)
+FAULTS: tuple[type[Fault], ...] = (
+    PostgresReadOnly,
+    PostgresSerializable,
+    TablesLocked,
+    StandbyLags,
+    OutboxRemade,
+)

@@ -131,10 +131,7 @@ class PortalKilledAfterCommit(Fault):
 
 
 class ClocksWrong(Fault):
-    """The clocks of the portal and of the relay that will reign are an hour fast.
-
-    Not the workers': theirs stamp the render log, which the invariants read.
-    """
+    """The clocks of the portal and of the relay that will reign are an hour fast."""
 
     name = "clocks-wrong"
     touches = frozenset({"portal", "relay"})
@@ -151,6 +148,22 @@ class ClocksWrong(Fault):
     def heal(self) -> None:
         for member in self._wrong:
             member.kill()
+
+
+class WorkerClockWrong(Fault):
+    """The clock of a worker is an hour fast; its lines of the render log are set right when they are read."""
+
+    name = "worker-clock-wrong"
+    touches = WORKERS
+    interrupts = True  # it is killed to be started with the other clock
+
+    def inject(self) -> None:
+        self._worker = self.rng.choice(self.world.of("worker"))
+        path = self._worker.running.process.command.env["PYTHONPATH"]
+        self._worker.restart_with(PYTHONPATH=f"{CLOCK}{os.pathsep}{path}")
+
+    def heal(self) -> None:
+        self._worker.kill()
 
 
 class TeamPaused(Fault):
@@ -178,5 +191,6 @@ FAULTS: tuple[type[Fault], ...] = (
     PortalStopped,
     PortalKilledAfterCommit,
     ClocksWrong,
+    WorkerClockWrong,
     TeamPaused,
 )

@@ -1,0 +1,95 @@
+"""Faults that come one after another, or at the worst moment: each a story that has to end well."""
+
+import signal
+from uuid import UUID
+
+from support.waiting import eventually
+
+from .scenario import Scenario
+from .world import World
+
+COUNT = """
+SELECT count(*) FROM job_events e JOIN jobs j ON j.id = e.job WHERE e.type = %s AND e.at >= to_timestamp(%s)
+"""
+ATTEMPTS = """
+SELECT j.id, j.attempt FROM jobs j WHERE j.simulate ->> 'fail_first' = '3' AND created_at >= to_timestamp(%s)
+"""
+PLUGIN = "SELECT plugin, active FROM pg_replication_slots WHERE slot_name = %s"
+
+
+def _wait_events(world: World, kind: str, count: int) -> None:
+    def found() -> int:
+        row = world.admin.execute(COUNT, [kind, world.history.began]).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    eventually(lambda: found() >= count, timeout=60, describe=lambda: f"{count} of {kind}; {found()} so far")
+
+
+def test_retries_that_wait_outlive_every_copy_of_redis(scenario: Scenario, world: World) -> None:
+    # Each fails three times: some are running, some wait for their time, whenever Redis goes.
+    scenario.post("free", *[{"simulate": {"fail_first": 3}, "max_attempts": 4}] * 20, batch=True)
+    faults = ("redis-killed-empty", "redis-frozen", "redis-flushed", "redis-turned-back")
+    for n, fault in enumerate(faults):
+        _wait_events(world, "failed", 10 * n + 5)
+        scenario.suffer(fault, seconds=1.0)
+    began = world.history.began
+    scenario.end()
+    attempts: list[tuple[UUID, int]] = world.admin.execute(ATTEMPTS, [began]).fetchall()
+    assert [attempt for _, attempt in attempts] == [4] * 20, "no retry was lost, none came twice"
+
+
+def test_a_flush_finds_jobs_in_every_state(scenario: Scenario, world: World) -> None:
+    scenario.post("heavy", *[{"simulate": {"fail_permanently": True}}] * 5, batch=True)
+    _wait_events(world, "died", 5)
+    with scenario.during("team-paused"):
+        scenario.post("paused", *[{}] * 5, batch=True)
+        scenario.post("capped", *[{"simulate": {"sleep_ms": 300}}] * 20, batch=True)
+        scenario.post("free", *[{"simulate": {"fail_first": 2}, "max_attempts": 3}] * 10, batch=True)
+        _wait_events(world, "failed", 5)
+        world.valkey.client.flushall()
+        scenario.answered(3)
+        scenario.rendered(3)
+
+
+def test_retries_come_due_while_their_worker_dies_and_the_others_lose_redis(scenario: Scenario) -> None:
+    scenario.post("free", *[{"simulate": {"fail_first": 1}}] * 20, batch=True)
+    for _ in range(3):
+        scenario.rendered(1)
+        scenario.suffer("worker-killed", "redis-storm")
+
+
+def test_five_deploys_in_a_row_spend_no_attempt(scenario: Scenario, world: World) -> None:
+    # Each takes 1.5 s and the grace is 1 s: a deploy interrupts nearly all, and one attempt is all they have.
+    scenario.post("free", *[{"simulate": {"sleep_ms": 1500}, "max_attempts": 1}] * 8, batch=True)
+    scenario.expect_interruptions()
+    for _ in range(5):
+        scenario.rendered(1)
+        for worker in world.of("worker"):
+            worker.signal(signal.SIGTERM)
+
+
+def test_a_publication_that_is_dropped_under_pgoutput_is_found_missing_and_found_again(
+    scenario: Scenario, world: World
+) -> None:
+    # What was written without a publication cannot be decoded by the one that comes later: the slot stood
+    # before it, each stream ended at once with "publication does not exist", for ever.
+    slot = world.database.slot
+    for relay in world.of("relay"):
+        relay.change_to(ONCOMMIT_DECODER="pgoutput")
+    try:
+        eventually(
+            lambda: world.admin.execute(PLUGIN, [slot]).fetchone() == ("pgoutput", True),
+            timeout=60,
+            describe="a relay reads with pgoutput",
+        )
+        scenario.answered(1)
+        scenario.suffer("publication-dropped", seconds=4.0)
+        scenario.answered(2)
+        scenario.rendered(2)
+        scenario.suffer("outbox-remade", seconds=2.0)
+        scenario.answered(2)
+        scenario.end()
+    finally:
+        for relay in world.of("relay"):
+            relay.change_to(ONCOMMIT_DECODER="auto")
