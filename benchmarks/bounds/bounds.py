@@ -46,6 +46,9 @@ BOUNDS: dict[str, Sequence[Bound]] = {
         Bound("first", "first job starts after Redis is back", 2, "s"),
         Bound("stopped", "PostgreSQL stops in order while Redis is down", 10, "s"),
     ],
+    "frozen-wal": [
+        Bound("unconfirmed", "WAL not confirmed while 1 GB is written and Redis is frozen", 64, "MB"),
+    ],
     "redis-frozen": [
         Bound("taken-for-dead", "jobs taken from a living worker while Redis froze for 30 s", 0, ""),
         Bound("attempts", "attempts that it cost", 0, ""),
@@ -67,9 +70,16 @@ BOUNDS: dict[str, Sequence[Bound]] = {
         Bound("away", "the poison row is put away", 5, "s"),
     ],
     "million": [
-        Bound("memory", "relay memory for 1,000,000 intents in one transaction", 150, "MB"),
+        Bound("published", "1,000,000 intents of one transaction are in Redis, read with wal2json", 600, "s"),
+        Bound("memory", "relay memory for that", 150, "MB"),
         Bound("later", "job committed after it starts, after its last row was published", 5, "s"),
-        Bound("restarts", "times that the stream began anew", 0, ""),
+        Bound("restarts", "times that the stream began anew, wal_sender_timeout = 5 s", 0, ""),
+    ],
+    "million-pgoutput": [
+        Bound("published", "the same, read with pgoutput", 600, "s"),
+        Bound("memory", "relay memory for that", 150, "MB"),
+        Bound("later", "job committed after it starts, after its last row was published", 5, "s"),
+        Bound("restarts", "times that the stream began anew, wal_sender_timeout = 5 s", 0, ""),
     ],
     "worker-killed": [Bound("elsewhere", "a killed worker's job starts elsewhere, idle system", 30, "s")],
     "worker-stopped": [

@@ -122,8 +122,8 @@ class Stage:
         return int(line.split()[1]) / 1024
 
 
-def seconds_until(condition: Callable[[], Any], limit: float) -> float:
-    """Return how long it takes until the condition holds.
+def seconds_until(condition: Callable[[], Any], limit: float, *, every: float = LOOK_SECONDS) -> float:
+    """Return how long it takes until the condition holds, asking each `every` seconds.
 
     Raises:
         TimeoutError: longer than `limit`, so whatever the bound, it is missed.
@@ -133,5 +133,5 @@ def seconds_until(condition: Callable[[], Any], limit: float) -> float:
     while not condition():
         if time.monotonic() - began > limit:
             raise TimeoutError(f"not within {limit:g} s")
-        time.sleep(LOOK_SECONDS)
+        time.sleep(every)
     return time.monotonic() - began

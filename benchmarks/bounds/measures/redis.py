@@ -79,7 +79,7 @@ def redis_down(stage: Stage) -> Measured:
         stage.admin.execute(NOISE)
         if n % 64 == 0:
             jobs += stage.accept()
-        if n % 16 == 0:
+        if n % 4 == 0:
             most = max(most, stage.number(LAG, slot))
     accepted = time.monotonic()
     stage.accept()
@@ -102,3 +102,17 @@ def redis_down(stage: Stage) -> Measured:
         "first": started,
         "stopped": stopped,
     }
+
+
+def frozen_wal(stage: Stage) -> Measured:
+    """Redis does not answer while 1 GB is written: trying it again must not hold up the WAL."""
+    stage.start(workers=0)
+    stage.world.valkey.freeze()
+    stage.world.of("relay")[0].running.wait_log("relay.redis_away")
+    most = 0.0
+    for n in range(1024):
+        stage.admin.execute(NOISE)
+        if n % 4 == 0:
+            most = max(most, stage.number(LAG, stage.world.database.slot))
+    stage.world.valkey.thaw()
+    return {"unconfirmed": most / MB}
