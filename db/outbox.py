@@ -156,6 +156,16 @@ def invisible(conn: Connection[Any], xids: Sequence[int]) -> list[int]:
         return [int(row[0]) for row in conn.execute(INVISIBLE, [list(xids)]).fetchall()]
 
 
+# A transaction holds the lock on its number until snapshots see it, hence also while it waits for a standby.
+UNFINISHED = "SELECT transactionid::text::bigint FROM pg_locks WHERE locktype = 'transactionid' AND granted"
+
+
+def unfinished(conn: Connection[Any]) -> list[int]:
+    """Return the 32-bit ids of the transactions that have written and that no snapshot can see yet."""
+    with translated():
+        return [int(row[0]) for row in conn.execute(UNFINISHED).fetchall()]
+
+
 CONSUME = "DELETE FROM outbox WHERE message_id = %s"
 ALIVE = "SELECT EXISTS (SELECT FROM outbox WHERE message_id = %s)"
 

@@ -9,9 +9,7 @@ All limits come first, then intents. Each `step` is one page of some millisecond
 between pages.
 """
 
-import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from enum import StrEnum
 from itertools import groupby
 from operator import itemgetter
@@ -19,16 +17,14 @@ from typing import Any
 
 from psycopg import Connection
 
-from broker.lanes import Limit, Outgoing
+from broker.lanes import Limit
 from db import control, outbox
+from relay.judge import Judge
 from relay.publisher import ROWS_PER_CALL, Publisher
+from relay.unseen import Unseen
 
 #: Ids in one page: 1,000 ids and short names are about 80 KB.
 HEADS_PER_PAGE = 1_000
-#: A row becomes visible milliseconds after the WAL shows it; under a lagging synchronous standby, seconds.
-LOOK_SECONDS = 0.05
-#: After 30 s of looking the pass goes on, and the audit finds what appears later.
-LOOKS = 600
 
 
 class Occasion(StrEnum):
@@ -39,30 +35,42 @@ class Occasion(StrEnum):
     POLL = "poll"
 
 
-@dataclass(slots=True)
 class CatchUp:
-    """One pass. `dropped` are transaction ids of rows that the stream gave and Redis never got.
+    """One pass.
 
-    `offer` is called with the intents of a page and returns the messages that may be published;
-    `defaults` with the lanes of a page, and returns limits for those that have none. An audit looks at
-    intents of `audit_age_ms` and older: younger ones are still on the fast path.
+    `unseen` are transactions that no snapshot saw when the pass began. An audit looks at intents of
+    `audit_age_ms` and older: younger ones are still on the fast path.
+
+    Attributes:
+        seen: living intents looked at.
+        republished: those of them that Redis did not hold.
+        done: nothing is left to do.
+        again: some of what was unseen has appeared since: its intents may be missing from these pages.
+
     """
 
-    occasion: Occasion
-    offer: Callable[[Sequence[outbox.Intent]], Sequence[Outgoing]]
-    defaults: Callable[[Iterable[str]], Sequence[Limit]]
-    audit_age_ms: int
-    dropped: set[int] = field(default_factory=set[int])
-    everything_lost: bool = False
-    republished: int = 0
-    seen: int = 0
-    done: bool = False
-    ready_at: float = 0.0  # time.monotonic() before which a step would find nothing new
-    _looks: int = 0
-    _lane: str | None = ""
-    _after: int = 0
-    _until: int | None = None
-    _newest_first: bool = True
+    def __init__(
+        self,
+        occasion: Occasion,
+        judge: Judge,
+        *,
+        audit_age_ms: int,
+        unseen: Unseen,
+        everything_lost: bool = False,
+    ) -> None:
+        self.occasion = occasion
+        self._judge = judge
+        self._age_ms = audit_age_ms if occasion is Occasion.AUDIT else 0
+        self._unseen = unseen
+        self._everything_lost = everything_lost
+        self.seen = 0
+        self.republished = 0
+        self.done = False
+        self.again = False
+        self._lane: str | None = ""
+        self._after = 0
+        self._until: int | None = None
+        self._newest_first = occasion is not Occasion.AUDIT
 
     def step(self, conn: Connection[Any], publisher: Publisher) -> None:
         """Do one page.
@@ -72,47 +80,42 @@ class CatchUp:
             db.errors.DatabaseError: likewise, for PostgreSQL.
 
         """
+        if self._unseen.some_appeared(conn):
+            self.again = True
+            self._lane = ""  # a pause among it shall not wait for the rest of the pages
         if self._lane is not None:
-            self._limits_page(conn, publisher)
+            self._lane = self._limits_page(conn, publisher, self._lane)
         elif self._until is None:
-            self._fix_end(conn)
+            self._until = outbox.last(conn)
         else:
             self._intents_page(conn, publisher, self._until)
 
-    def _limits_page(self, conn: Connection[Any], publisher: Publisher) -> None:
-        page = control.latest(conn, self._lane or "", ROWS_PER_CALL)
-        publisher.publish(
-            limits=[
-                Limit(s.lane, s.version, s.max_running, s.weight, s.rate_per_second, s.burst, s.paused)
-                for s in page
-            ]
-        )
-        self._lane = page[-1].lane if len(page) == ROWS_PER_CALL else None
-
-    def _fix_end(self, conn: Connection[Any]) -> None:
-        # The WAL shows a commit before snapshots do: a dropped row must be visible before we look.
-        if self.dropped:
-            self.dropped = set(outbox.invisible(conn, sorted(self.dropped)))
-        self._looks += 1
-        if not self.dropped or self._looks > LOOKS:
-            self._until = outbox.last(conn)
-        else:
-            self.ready_at = time.monotonic() + LOOK_SECONDS
+    def _limits_page(self, conn: Connection[Any], publisher: Publisher, after: str) -> str | None:
+        """Publish a page of lanes' settings; return the lane to go on after, None when it was the last."""
+        page = control.latest(conn, after, ROWS_PER_CALL)
+        limits = [
+            Limit(s.lane, s.version, s.max_running, s.weight, s.rate_per_second, s.burst, s.paused)
+            for s in page
+        ]
+        if len(page) == ROWS_PER_CALL:
+            publisher.publish(limits=limits)
+            return page[-1].lane
+        publisher.publish(limits=limits + self._judge.limits_are_told())
+        return None
 
     def _intents_page(self, conn: Connection[Any], publisher: Publisher, until: int) -> None:
-        age = self.audit_age_ms if self.occasion is Occasion.AUDIT else 0
-        size = ROWS_PER_CALL if self.everything_lost else HEADS_PER_PAGE
+        size = ROWS_PER_CALL if self._everything_lost else HEADS_PER_PAGE
         # What came while the loss was found out is the newest: it shall not wait behind a whole backlog.
-        newest, self._newest_first = self._newest_first and self.occasion is not Occasion.AUDIT, False
+        newest, self._newest_first = self._newest_first, False
         after = max(until - size, 0) if newest else self._after
-        heads = outbox.heads(conn, after, until, size, older_than_ms=age)
+        heads = outbox.heads(conn, after, until, size, older_than_ms=self._age_ms)
         # Also for what Redis holds: its lanes are closed if the limits were lost, or are of another life.
-        if limits := self.defaults({message_id.split("|", 1)[0] for _, message_id, _ in heads}):
+        if limits := self._judge.defaults({message_id.split("|", 1)[0] for _, message_id, _ in heads}):
             publisher.publish(limits=limits)
-        wanted = [i for i, _, _ in heads] if self.everything_lost else _missing(heads, publisher)
+        wanted = [i for i, _, _ in heads] if self._everything_lost else _missing(heads, publisher)
         for start in range(0, len(wanted), ROWS_PER_CALL):
             intents = outbox.intents(conn, wanted[start : start + ROWS_PER_CALL])
-            done = publisher.publish(self.offer(intents))
+            done = publisher.publish(self._judge.offer(intents))
             self.republished += done.new + done.revived
         if newest and after > 0:
             return

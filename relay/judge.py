@@ -45,6 +45,8 @@ class Judge:
         self._clock = clock
         self._queues = frozenset[str]()
         self._lanes: set[str] = set()
+        self._owed: set[str] = set()
+        self._told = False
         self._waiting: deque[_Waiting] = deque(maxlen=MAX_WAITING)
         self._next_try = 0.0
         #: A row was held for poison and is none: the pages have to publish it.
@@ -113,15 +115,27 @@ class Judge:
         """Return default limits for those of the lanes that were told none in this reign.
 
         A lane stays closed until its limits are known. A team is born with a row of `control`; a lane
-        of somebody's own actor may have none. Version 0 is below any row's, so it never undoes one.
+        of somebody's own actor may have none. Version 0 is below any row's, so it never undoes one, but
+        it would open a paused lane before its row is told: none until `limits_are_told`.
         """
         unknown = set(lanes) - self._lanes
+        if not self._told:
+            self._owed |= unknown
+            return []
         self._lanes |= unknown
         return [Limit(lane, 0, None, 1, None, 1, paused=False) for lane in sorted(unknown)]
 
+    def limits_are_told(self) -> list[Limit]:
+        """Note that Redis knows every row of `control` now; return the defaults held back until now."""
+        self._told = True
+        owed, self._owed = self._owed, set()
+        return self.defaults(owed)
+
     def forget_lanes(self) -> None:
-        """Redis may have lost what it was told: send defaults again with the next messages."""
+        """Redis may have lost what it was told: send everything again."""
         self._lanes.clear()
+        self._owed.clear()
+        self._told = False
 
     def put_away(self, message_id: str | None, reason: str, *, queue: str | None = None) -> None:
         """Quarantine the intent as soon as it can be seen; `queue`: only if that is unknown even then."""

@@ -6,13 +6,16 @@
 import time
 from typing import Any
 
+from psycopg import Connection
+
 from broker.client import redis_client
 from broker.lanes import Lanes
-from db.errors import DatabaseError
+from db.errors import DatabaseError, Refused
 from db.pool import connect
 from relay.errors import ServerAway, SlotBusy, StreamError
 from relay.publisher import Publisher
-from relay.reign import Reign, ReignOver
+from relay.reign import Reign
+from relay.sink import ReignOver
 from relay.watch import Watch
 from runtime.health import Health
 from runtime.logs import get_logger
@@ -23,6 +26,8 @@ log = get_logger(__name__)
 #: Redis answers a call of 500 rows in milliseconds. The walsender must hear from us every 10 s, so a
 #: frozen Redis may hold us up for no longer than this, twice.
 REDIS_SECONDS = 2.0
+#: One that was frozen is first asked for a sign of life, so that the WAL is read on meanwhile.
+PROBE_SECONDS = 0.2
 #: A standby asks for the slot this often: it takes over within a second of the first one's death.
 STANDBY_SECONDS = 0.5
 #: Pauses after a failure: first, and the most it doubles to. PostgreSQL takes ~0.1 s to restart.
@@ -40,7 +45,8 @@ class Relay:
         self._settings = settings
         self._client = redis_client(settings.redis_url.get_secret_value(), timeout=REDIS_SECONDS)
         lanes = Lanes(self._client, settings.namespace)
-        self._publisher = Publisher(lanes)
+        probe = redis_client(settings.redis_url.get_secret_value(), timeout=PROBE_SECONDS)
+        self._publisher = Publisher(lanes, probe)
         self._watch = Watch(lanes, lambda: self._publisher.reigns)
         self._stopping = False
         self._turned = time.monotonic()
@@ -79,6 +85,10 @@ class Relay:
                 continue
             except ReignOver as over:
                 log.warning("relay.reign_over", reason=str(over))
+            except Refused as error:
+                self._say(
+                    "refused", "the database lacks what it needs: run `oncommit migrate`", reason=str(error)
+                )
             except (DatabaseError, ServerAway) as error:
                 self._say("away", "PostgreSQL cannot be read: trying again", reason=str(error))
             except StreamError as error:
@@ -90,12 +100,7 @@ class Relay:
             self._sleep(pause)
 
     def _attempt(self) -> None:
-        dsn = self._settings.database_url.get_secret_value()
-        try:
-            conn = connect(dsn, "oncommit relay")
-        except Exception as error:
-            raise ServerAway(type(error).__name__) from error
-        with conn:
+        with _connected(self._settings.database_url.get_secret_value()) as conn:
             self._reign = Reign(self, self._settings, self._publisher, conn)
             try:
                 self._reign.run()
@@ -139,3 +144,25 @@ class Relay:
         if reign is None:
             return Health(ok=False, detail={"role": "none", "reason": "PostgreSQL cannot be read"})
         return reign.ready()
+
+
+# A standby that does not answer holds up every commit that waits for it, and no time-out ends that: an
+# epoch drawn, or a row put away, need not wait. A statement gives up while the stream still lives (10 s).
+SESSION = """
+SELECT set_config('synchronous_commit', 'local', false), set_config('statement_timeout', '8s', false)
+"""
+
+
+def _connected(dsn: str) -> Connection[Any]:
+    """Return an open connection for one reign.
+
+    Raises:
+        ServerAway: there is none to be had.
+
+    """
+    try:
+        conn = connect(dsn, "oncommit relay")
+        conn.execute(SESSION)
+    except Exception as error:
+        raise ServerAway(type(error).__name__) from error
+    return conn

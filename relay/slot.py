@@ -20,7 +20,6 @@ from relay.errors import SlotBusy, SlotForeign
 from relay.events import Decoder, PluginName
 from relay.pgoutput import PgOutput
 from relay.replication import Identity
-from relay.rows import COLUMNS
 from relay.wal2json import Wal2Json
 
 log = logging.getLogger(__name__)
@@ -202,31 +201,6 @@ def lock_polling(conn: Connection, slot: str, *, again: bool) -> None:
     with translated():
         if not again and conn.execute(LOCK_POLLING, [slot]).fetchone() != (True,):
             raise SlotBusy("another relay polls")
-
-
-PUBLISHED = """
-SELECT t.tablename, t.attnames::text[], t.rowfilter IS NULL
-  FROM pg_publication p JOIN pg_publication_tables t USING (pubname)
- WHERE p.pubname = %s AND p.pubinsert AND t.schemaname = 'public' AND t.tablename IN ('outbox', 'control')
-"""
-
-
-def publication_ok(conn: Connection, publication: str) -> bool:
-    """Return whether the publication passes every insert into both tables, whole.
-
-    Ask at each connect: PostgreSQL 18 skips rows in silence when it is missing. wal2json needs none.
-
-    Raises:
-        DatabaseError: the server is away.
-
-    """
-    with translated():
-        found = {
-            table
-            for table, columns, whole in conn.execute(PUBLISHED, [publication])
-            if whole and COLUMNS[table] <= set(columns)
-        }
-    return found == set(COLUMNS)
 
 
 IDENTITY = """

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from psycopg import Connection
 
-from relay import slot
+from relay import publication, slot
 from relay.errors import (
     PublicationMissing,
     ReplicationRefused,
@@ -57,6 +57,7 @@ class Source:
         self.reason = "not tried yet"
         self._polling = False
         self._chosen = False
+        self._passed: list[str] = []
 
     def attach(self, start: int) -> ReplicationStream | None:
         """Make sure of the slot and start its stream at `start`; None when dispatch must poll meanwhile.
@@ -70,11 +71,12 @@ class Source:
             if not self._chosen:
                 self.plugin = slot.choose_decoder(self._conn, self._wish)
                 self._chosen = True
-            if self.plugin == "pgoutput" and not slot.publication_ok(self._conn, self._publication):
+            if self.plugin == "pgoutput" and not publication.passes_all(self._conn, self._publication):
                 raise PublicationMissing(
                     f"the publication {self._publication} does not pass inserts into outbox and control: "
                     "run `oncommit migrate`"
                 )
+            self._passed = publication.state(self._conn, self._publication)
             self.stream = self._start(start)
         except _NO_STREAM as error:
             # Without a stream the slot is no lock between relays: this one is, while the reign lasts.
@@ -153,8 +155,8 @@ class Source:
             "lsn": lsn_text(lsn),
         }
 
-    def inspect(self) -> None:
-        """Look at the slot and the publication between reads, and say what is wrong.
+    def inspect(self) -> bool:
+        """Look at the slot and the publication between reads; return whether rows may have passed unseen.
 
         Raises:
             StreamError: the publication was taken away: PostgreSQL 18 would skip rows in silence.
@@ -162,9 +164,12 @@ class Source:
 
         """
         _measure(slot.slot_state(self._conn, self.slot))
-        streaming = self.stream is not None and self.plugin == "pgoutput"
-        if streaming and not slot.publication_ok(self._conn, self._publication):
-            raise StreamError("the publication was taken away while streaming")
+        if self.stream is None:
+            return False
+        if self.plugin == "pgoutput" and not publication.passes_all(self._conn, self._publication):
+            raise StreamError("the publication was taken away while streaming: run `oncommit migrate`")
+        before, self._passed = self._passed, publication.state(self._conn, self._publication)
+        return self._passed != before
 
     def close(self) -> None:
         """Give the slot back, within a second."""

@@ -32,8 +32,8 @@ _LINGER_S: Final = 0.000_3
 _LINGER_MAX_S: Final = 0.005
 # Idle positions may be confirmed in leisure: each one may make the server save its slot.
 _IDLE_CONFIRM_S: Final = 1.0
-# Others may write a gigabyte in seconds: a segment of WAL is let go of at once.
-_IDLE_CONFIRM_BYTES: Final = 16 << 20
+# Others may write a gigabyte in seconds: so much of it is let go of at once, in the middle of a wait.
+_IDLE_CONFIRM_BYTES: Final = 4 << 20
 # A polite end of COPY takes a round trip; the socket is closed anyway after this.
 _CLOSE_S: Final = 1.0
 
@@ -112,7 +112,8 @@ class ReplicationStream:
         """Return all frames that are there, waiting up to `timeout` seconds for the first.
 
         At most `max_frames`, and few more than `max_bytes` (the last frame is whole); the rest stays
-        with libpq and the server. Empty: nothing came, or the server asks for a confirmation.
+        with libpq and the server. Empty: nothing came, or much WAL that is not for us, or the server asks
+        for a confirmation.
 
         Raises:
             PublicationMissing: PostgreSQL before 18 found no publication at the first change.
@@ -192,6 +193,7 @@ class ReplicationStream:
         size = self._drain(frames, max_frames, max_bytes)
         linger_until = 0.0
         lingered = False
+        idle_from = max(self._pulse.idle_position, self._pulse.confirmed)
         while len(frames) < max_frames and size < max_bytes:
             before = len(frames)
             self._pg.consume_input()
@@ -199,7 +201,8 @@ class ReplicationStream:
             size += self._drain(frames, max_frames, max_bytes - size)
             now = time.monotonic()
             if not frames:
-                if self._pulse.reply_due or now >= deadline:
+                much = self._pulse.idle_position - idle_from >= _IDLE_CONFIRM_BYTES
+                if self._pulse.reply_due or much or now >= deadline:
                     return
                 patience = self._pulse.patience()
                 replication.wait(self._pg, min(deadline - now, patience), write=self._pulse.unsent)

@@ -1,9 +1,11 @@
 """The publisher tells the truth about its reign, also to the thread of the health page, also in mid-call."""
 
+import time
 from typing import Any
 
 import pytest
 
+from broker.client import redis_client
 from broker.lanes import Lanes, Limit, Outgoing, Token, TokenMismatch
 from relay.publisher import ROWS_PER_CALL, Publisher, RedisAway
 from support.processes import Processes
@@ -61,6 +63,19 @@ def test_it_reigns_no_more_once_a_call_has_failed(lanes: Asked, valkey: Valkey) 
     assert not lanes.publisher.reigns
     with pytest.raises(RedisAway, match="no reign"):
         lanes.publisher.publish()
+
+
+def test_a_frozen_redis_is_told_from_one_that_refuses(lanes: Asked, valkey: Valkey) -> None:
+    publisher = Publisher(lanes, redis_client(valkey.url, timeout=0.2))
+    assert publisher.answers()
+    valkey.freeze()
+    began = time.monotonic()
+    assert not publisher.answers()
+    assert time.monotonic() - began < 1
+    valkey.thaw()
+    assert publisher.answers()
+    valkey.kill()
+    assert publisher.answers(), "a refusal costs no time, and trying says why"
 
 
 def test_a_relay_far_from_its_redis_is_ready_all_the_time(

@@ -1,15 +1,13 @@
 """Slots are chosen, made, mended and told apart, as the role oncommit_relay."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import psycopg
 import pytest
 
 from db.errors import Unavailable
 from db.migrate import migrate
-from relay import birth, slot
+from relay import birth, publication, slot
 from relay.errors import (
     PluginForbidden,
     PluginMissing,
@@ -24,38 +22,11 @@ from relay.errors import (
 )
 from relay.events import PluginName
 from support.postgres import Database, Server
+from support.server_setting import setting
 from support.waiting import eventually
 from support.wal import PUBLICATION, Reader
 
 WRITE = "INSERT INTO control (lane, who) VALUES ('a', 'test')"
-RELOADED = "SELECT setting = %s FROM pg_settings WHERE name = %s"
-
-
-@contextmanager
-def setting(server: Server, name: str, value: str) -> Iterator[None]:
-    """Change a server's setting that a reload is enough for, and change it back."""
-    with server.connect() as admin:
-
-        def reload() -> None:
-            # SIGHUP reaches the session that asks after its statement: the next statement tells.
-            admin.execute("SELECT pg_reload_conf()")
-
-        (before,) = admin.execute("SELECT setting FROM pg_settings WHERE name = %s", [name]).fetchone() or (
-            "",
-        )
-        admin.execute(
-            psycopg.sql.SQL("ALTER SYSTEM SET {} = {}").format(
-                psycopg.sql.Identifier(name), psycopg.sql.SQL(value)
-            )
-        )
-        try:
-            reload()
-            eventually(lambda: admin.execute(RELOADED, [before, name]).fetchone() == (False,))
-            yield
-        finally:
-            admin.execute(psycopg.sql.SQL("ALTER SYSTEM RESET {}").format(psycopg.sql.Identifier(name)))
-            reload()
-            eventually(lambda: admin.execute(RELOADED, [before, name]).fetchone() == (True,))
 
 
 def lose_slot(server: Server, name: str) -> None:
@@ -230,8 +201,8 @@ def test_a_database_that_is_gone_is_unavailable(database: Database, relay_conn: 
 def test_a_publication_that_would_skip_rows_is_not_ok(
     database: Database, relay_conn: psycopg.Connection
 ) -> None:
-    assert slot.publication_ok(relay_conn, PUBLICATION)
-    assert not slot.publication_ok(relay_conn, "nobody")
+    assert publication.passes_all(relay_conn, PUBLICATION)
+    assert not publication.passes_all(relay_conn, "nobody")
     for damage in (
         b"DROP PUBLICATION oncommit_outbox",
         b"DROP TABLE outbox CASCADE",
@@ -242,8 +213,8 @@ def test_a_publication_that_would_skip_rows_is_not_ok(
     ):
         with database.admin.transaction(force_rollback=True):
             database.admin.execute(damage)
-            assert not slot.publication_ok(database.admin, PUBLICATION), damage
-    assert slot.publication_ok(relay_conn, PUBLICATION)
+            assert not publication.passes_all(database.admin, PUBLICATION), damage
+    assert publication.passes_all(relay_conn, PUBLICATION)
 
 
 def test_a_slot_that_stands_before_its_publication_is_made_again(

@@ -22,6 +22,7 @@ from support.wal import PUBLICATION, Reader
 
 WRITE = "INSERT INTO control (lane, who) VALUES ('a', 'test')"
 ELSEWHERE = "SELECT pg_logical_emit_message(false, 'elsewhere', repeat('x', 1000))"
+MUCH = "SELECT pg_logical_emit_message(false, 'elsewhere', repeat('x', 1000000))"
 FILL = """
 INSERT INTO outbox (message_id, queue, lane, priority, body)
 SELECT 'a|' || n, 'previews', 'a', 5, '{"padding":"' || repeat('x', 400) || '"}' FROM generate_series(1, %s) n
@@ -97,6 +98,20 @@ def test_an_idle_stream_lets_go_of_what_others_write(reader: Reader, relay_conn:
         return confirmed(relay_conn, reader) >= lsn_int(end)
 
     eventually(let_go)
+
+
+def test_much_that_others_write_ends_a_wait(reader: Reader, relay_conn: psycopg.Connection) -> None:
+    # A wait of 0.3 s was long enough for 64 MB.
+    admin = reader.database.admin
+    before = confirmed(relay_conn, reader)
+    writer = threading.Thread(target=lambda: [admin.execute(MUCH) for _ in range(12)])
+    writer.start()
+    began = time.monotonic()
+    assert reader.stream.read(60) == []
+    assert time.monotonic() - began < 30
+    reader.stream.confirm_idle()
+    eventually(lambda: confirmed(relay_conn, reader) >= before + (4 << 20))
+    writer.join()
 
 
 def test_messages_that_others_emit_are_not_sent_here(reader: Reader) -> None:
@@ -218,7 +233,7 @@ def test_a_terminated_walsender_is_the_server_being_away(reader: Reader) -> None
 
 
 def test_a_missing_publication_is_named_or_silent(unopened: Reader) -> None:
-    """PostgreSQL 18 skips the rows, which is why slot.publication_ok is asked at each connect."""
+    """PostgreSQL 18 skips the rows, which is why publication.passes_all is asked at each connect."""
     if unopened.plugin == "wal2json":
         unopened.open(publication="nobody")
         assert next_commit(unopened)

@@ -86,9 +86,9 @@ def test_labels_stay_bounded_under_hostile_traffic_and_totals_match_the_database
     assert total(system.worker, "claims_ended_total", how="succeeded", outcome="done") == 16
     assert total(system.portal, "dead_jobs") == 8
     assert total(system.relay, "relay_published_total") == 24 + 8
-    assert total(system.relay, "relay_resyncs_total") == total(
-        system.relay, "relay_resyncs_total", cause="attached"
-    )
+    # What was being written when it attached makes a second one; nothing was lost.
+    harmless = [total(system.relay, "relay_resyncs_total", cause=one) for one in ("attached", "seen_late")]
+    assert total(system.relay, "relay_resyncs_total") == sum(harmless)
     eventually(lambda: total(system.relay, "relay_slot_wal_status") == 1)
     assert total(system.worker, "workers_alive") == 1
     eventually(lambda: total(system.worker, "renders_running") == 0, timeout=5)
