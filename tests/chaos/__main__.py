@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import shutil
 import signal
 import sys
 import tempfile
@@ -25,6 +26,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=MINUTES)
     parser.add_argument("--seed", type=int, default=None, help="default: a random one, printed")
     parser.add_argument("--faults", default="", help=f"comma separated, of: {', '.join(FAULTS)}")
+    parser.add_argument("--decoder", choices=["auto", "wal2json", "pgoutput"], default="auto")
     given = parser.parse_args()
     seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
     names = [name for name in given.faults.split(",") if name] or list(FAULTS)
@@ -32,10 +34,15 @@ def main() -> int:
         parser.error(f"unknown faults: {', '.join(unknown)}")
     again = f"python -m tests.chaos --minutes {given.minutes:g} --seed {seed}"
     again += f" --faults {given.faults}" if given.faults else ""
-    return _run(seed, given.minutes, names, again)
+    again += f" --decoder {given.decoder}" if given.decoder != "auto" else ""
+    try:
+        return _run(seed, given, names, again)
+    except BaseException:
+        print(f"seed {seed}; again with: {again}", file=sys.stderr)  # noqa: T201
+        raise
 
 
-def _run(seed: int, minutes: float, names: list[str], again: str) -> int:
+def _run(seed: int, given: argparse.Namespace, names: list[str], again: str) -> int:
     console, began = Console(highlight=False, soft_wrap=True), time.monotonic()
 
     def say(text: str) -> None:
@@ -45,9 +52,10 @@ def _run(seed: int, minutes: float, names: list[str], again: str) -> int:
     folder.chmod(0o711)
     say(f"seed {seed}; everything is in {folder}")
     with whole_world(folder) as world:
-        world.start()
-        say(f"the world stands: PostgreSQL {world.server.version} ({world.server.decoder})")
-        outcome = run(world, seed, minutes, names, say)
+        world.start(ONCOMMIT_DECODER=given.decoder)
+        decoder = world.server.decoder if given.decoder == "auto" else given.decoder
+        say(f"the world stands: PostgreSQL {world.server.version} ({decoder})")
+        outcome = run(world, seed, given.minutes, names, say)
         history = world.history.file
         if outcome.violations:
             for name, text in logs(world):
@@ -59,6 +67,7 @@ def _run(seed: int, minutes: float, names: list[str], again: str) -> int:
     if outcome.violations:
         console.print(f"history: {history}", markup=False)
         return 1
+    shutil.rmtree(folder)  # a run that held leaves nothing
     return 0
 
 

@@ -84,7 +84,7 @@ class Scenario:
         """Renders may end early, though no fault of the list was injected."""
         self._interrupts = True
 
-    def end(self) -> float:
+    def end(self, settle_seconds: float = SETTLE_SECONDS) -> float:
         """Stop the traffic, settle, judge; return the seconds that took.
 
         Raises:
@@ -95,6 +95,6 @@ class Scenario:
             return 0.0
         self._concluded = True
         began = time.monotonic()
-        outcome = conclude(self.world, self.traffic, calm=not self._interrupts, settle_seconds=SETTLE_SECONDS)
+        outcome = conclude(self.world, self.traffic, calm=not self._interrupts, settle_seconds=settle_seconds)
         assert not outcome.violations, "\n".join([*outcome.violations, f"history: {self.history.file}"])
         return time.monotonic() - began
