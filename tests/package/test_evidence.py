@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from benchmarks.evidence.__main__ import gather
 from benchmarks.evidence.parts import Part, parts
 

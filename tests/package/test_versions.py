@@ -9,7 +9,7 @@ import pytest
 
 from runtime.blobs import BlobStore
 from support.desk import Desk
-from support.postgres import kinds
+from support.kinds import kinds
 from support.processes import Processes, Running
 from support.waiting import always, eventually
 

@@ -13,7 +13,8 @@ from psycopg import sql
 
 from ops.guardian import Guardian
 from ops.ports import free_port
-from support.postgres import Database, Server, drop_slots, kinds
+from support.kinds import kinds
+from support.postgres import Database, Server, drop_slots
 from support.processes import Processes
 from support.team import Client, token_for
 from support.valkey import Valkey
