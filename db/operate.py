@@ -29,6 +29,10 @@ class BadTeamName(Refused):
     """A team's name is 1 to 63 of a-z, 0-9 and dashes, and does not start with a dash."""
 
 
+class BadLimit(Refused):
+    """A limit is out of its bounds; the text names them."""
+
+
 CREATE_TEAM = "SELECT create_team(%s, %s)"
 
 
@@ -120,6 +124,7 @@ def set_limits(
 
     Raises:
         UnknownTeam: there is no such team.
+        BadLimit: see there; nothing was changed.
         DatabaseError: see `db.errors`.
 
     """
@@ -131,6 +136,8 @@ def set_limits(
                 conn.execute(SET_BACKLOG, [team, max_backlog, who, reason])
         except psycopg.errors.NoDataFound as error:
             raise UnknownTeam(team) from error
+        except psycopg.errors.InvalidParameterValue as error:
+            raise BadLimit(error.diag.message_primary or "out of bounds") from error
 
 
 PAUSE = "SELECT pause_lane(%s, %s, %s, %s)"

@@ -88,9 +88,12 @@ def append(
     return message_id
 
 
+# A row from the future was written before the server's clock was set back: it is old, by how much nobody
+# knows. Without that no pass would look at it until the clock has caught up.
 HEADS = """
 SELECT id, message_id, queue FROM outbox
- WHERE id > %s AND id <= %s AND created_at <= clock_timestamp() - %s * interval '1 ms'
+ WHERE id > %s AND id <= %s
+   AND (created_at <= clock_timestamp() - %s * interval '1 ms' OR created_at > clock_timestamp())
  ORDER BY id LIMIT %s
 """
 
@@ -103,10 +106,12 @@ def heads(
         return conn.execute(HEADS, [after, until, older_than_ms, limit]).fetchall()
 
 
+# Never longer than was asked for: a clock that was set back meanwhile does not make a retry wait for it.
 INTENTS = """
 SELECT id, message_id, queue, lane, priority,
        CASE WHEN isfinite(not_before)
-            THEN greatest(0, ceil(extract(epoch FROM not_before - clock_timestamp()) * 1000))::bigint END,
+            THEN greatest(0, ceil(extract(epoch FROM least(not_before - clock_timestamp(),
+                                                           not_before - created_at)) * 1000))::bigint END,
        body, coalesce(isfinite(not_before), true)
   FROM outbox WHERE id = ANY(%s) ORDER BY id
 """

@@ -21,9 +21,7 @@ DECLARE
   v_at timestamptz := clock_timestamp();
   v_missing jsonb;
 BEGIN
-  IF current_setting('transaction_isolation') <> 'read committed' THEN
-    RAISE EXCEPTION 'accept_jobs needs READ COMMITTED' USING ERRCODE = 'active_sql_transaction';
-  END IF;
+  PERFORM need_read_committed();
   -- A 202 says "on disk": no role or database setting may weaken it. Local to this transaction.
   PERFORM set_config('synchronous_commit', 'on', true);
   IF NOT pg_try_advisory_xact_lock(hashtextextended(p_team || '|' || p_key, 0)) THEN

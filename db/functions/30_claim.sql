@@ -19,14 +19,17 @@ DECLARE
   j jobs%ROWTYPE;
   c record;
   v_outcome text;
-  v_all_paused boolean := (SELECT g.paused FROM control g WHERE g.lane = '*' ORDER BY g.version DESC LIMIT 1);
+  v_capped text[];
 BEGIN
+  PERFORM need_read_committed();
   -- A cap is exact only if claims of the team come one after the other: lock its row, then count
   -- with a fresh snapshot. Teams first, then jobs, each in order: no deadlock between two claims.
-  PERFORM FROM teams t
-    WHERE t.id IN (SELECT q.team FROM jobs q WHERE q.id = ANY (p_jobs))
-      AND (SELECT l.max_running FROM control l WHERE l.lane = t.id ORDER BY l.version DESC LIMIT 1) IS NOT NULL
-    ORDER BY t.id FOR NO KEY UPDATE;
+  WITH locked AS (
+    SELECT t.id FROM teams t
+     WHERE t.id IN (SELECT q.team FROM jobs q WHERE q.id = ANY (p_jobs))
+       AND (SELECT l.max_running FROM control l WHERE l.lane = t.id ORDER BY l.version DESC LIMIT 1) IS NOT NULL
+     ORDER BY t.id FOR NO KEY UPDATE)
+  SELECT coalesce(array_agg(k.id), '{}') INTO v_capped FROM locked k;
   FOR want IN SELECT u.id, u.no FROM unnest(p_jobs, p_dispatch_nos) AS u(id, no) ORDER BY u.id, u.no LOOP
     SELECT * INTO j FROM jobs q WHERE q.id = want.id FOR NO KEY UPDATE;
     IF j.id IS NULL OR j.dispatch_no < want.no THEN
@@ -40,8 +43,11 @@ BEGIN
     ELSE
       SELECT l.max_running, l.paused INTO c
         FROM control l WHERE l.lane = j.team ORDER BY l.version DESC LIMIT 1;
-      IF v_all_paused OR c.paused THEN
+      -- Read after the locks were had: a pause that came meanwhile holds.
+      IF c.paused OR (SELECT g.paused FROM control g WHERE g.lane = '*' ORDER BY g.version DESC LIMIT 1) THEN
         v_outcome := 'paused';
+      ELSIF c.max_running IS NOT NULL AND j.team <> ALL (v_capped) THEN
+        v_outcome := 'full';  -- the cap came this very moment: the next look counts under the team's lock
       ELSIF c.max_running <= (SELECT count(*) FROM jobs q WHERE q.team = j.team AND q.status = 'processing') THEN
         v_outcome := 'full';
       ELSE

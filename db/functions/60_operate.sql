@@ -44,6 +44,36 @@ BEGIN
   RETURN v_outcome;
 END $$;
 
+-- The bounds of a lane's settings, as the CHECKs of `control` have them, in words that say what is allowed.
+-- Internal.
+CREATE OR REPLACE FUNCTION check_settings(p_changes jsonb) RETURNS void
+LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  v record;
+BEGIN
+  FOR v IN
+    SELECT c.key, c.value, b.least, b.most, b.whole, b.nullable, b.least IS NULL AND c.key <> 'paused' AS unknown
+      FROM jsonb_each(p_changes) c
+      LEFT JOIN (VALUES ('max_running', 1::numeric, 100000::numeric, true, true), ('weight', 1, 100, true, false),
+                        ('rate_per_second', 0.000001, 1000000, false, true), ('burst', 1, 1000000, true, false)
+                ) AS b(key, least, most, whole, nullable) ON b.key = c.key
+  LOOP
+    IF v.unknown THEN
+      RAISE EXCEPTION 'there is no setting %', left(v.key, 40) USING ERRCODE = 'invalid_parameter_value';
+    ELSIF v.key = 'paused' THEN
+      CONTINUE WHEN jsonb_typeof(v.value) = 'boolean';
+      RAISE EXCEPTION 'paused must be true or false' USING ERRCODE = 'invalid_parameter_value';
+    -- Nothing but a number: text would let NaN and Infinity in, which jsonb's numbers cannot be.
+    ELSIF jsonb_typeof(v.value) = 'number' AND v.value::numeric BETWEEN v.least AND v.most
+          AND (NOT v.whole OR v.value::text ~ '^[0-9]+$') OR v.nullable AND v.value = 'null' THEN
+      CONTINUE;
+    END IF;
+    RAISE EXCEPTION '% must be a%number, % to %', v.key, CASE WHEN v.whole THEN ' whole ' ELSE ' ' END, v.least,
+      v.most || CASE WHEN v.nullable THEN ', or null for no limit' ELSE '' END
+      USING ERRCODE = 'invalid_parameter_value';
+  END LOOP;
+END $$;
+
 -- Write a lane's next settings row: the latest one with the given fields changed. p_changes holds any
 -- of max_running, weight, rate_per_second, burst, paused; an explicit null means "no limit".
 CREATE OR REPLACE FUNCTION set_lane(p_lane text, p_changes jsonb, p_who text, p_reason text) RETURNS bigint
@@ -55,6 +85,8 @@ BEGIN
   IF p_lane <> '*' AND NOT EXISTS (SELECT FROM teams WHERE id = p_lane) THEN
     RAISE EXCEPTION 'unknown team %', p_lane USING ERRCODE = 'no_data_found';
   END IF;
+  PERFORM check_settings(p_changes);
+  PERFORM need_read_committed();
   -- Read and append are one step per lane, or a change made at the same time would be undone.
   PERFORM pg_advisory_xact_lock(hashtextextended('control|' || p_lane, 0));
   SELECT * INTO c FROM control WHERE lane = p_lane ORDER BY version DESC LIMIT 1;
@@ -79,6 +111,7 @@ END $$;
 CREATE OR REPLACE FUNCTION pause_lane(p_lane text, p_paused boolean, p_who text, p_reason text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
+  PERFORM need_read_committed();
   PERFORM pg_advisory_xact_lock(hashtextextended('control|' || p_lane, 0));
   IF p_paused = (SELECT c.paused FROM control c WHERE c.lane = p_lane ORDER BY c.version DESC LIMIT 1) THEN
     RETURN false;

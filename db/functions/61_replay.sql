@@ -59,6 +59,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public,
 DECLARE
   v_run uuid;
 BEGIN
+  PERFORM need_read_committed();
   -- Given twice at once, the words are one run too.
   PERFORM pg_advisory_xact_lock(hashtextextended('oncommit begin_replay', 0));
   IF NOT p_afresh THEN
@@ -70,7 +71,10 @@ BEGIN
     END IF;
   END IF;
   INSERT INTO replay_runs (asked, team, kind, error_class, since, before, most, who, reason)
-  VALUES (p_asked, p_team, p_kind, p_error, p_since, clock_timestamp(), p_most, p_who, p_reason)
+  -- Everything that is dead now, also what died by a clock that has been set back since.
+  VALUES (p_asked, p_team, p_kind, p_error, p_since,
+          greatest(clock_timestamp(), (SELECT max(j.finished_at) FROM jobs j) + interval '1 microsecond'),
+          p_most, p_who, p_reason)
   RETURNING id INTO v_run;
   INSERT INTO operator_actions (who, action, reason, target)
   VALUES (p_who, 'begin_replay', p_reason, jsonb_build_object('run', v_run, 'asked', p_asked));
@@ -112,6 +116,9 @@ BEGIN
        AND (r.team IS NULL OR j.team = r.team) AND (r.kind IS NULL OR j.kind = r.kind)
        AND (r.error_class IS NULL OR j.error_class = r.error_class)
        AND (r.since IS NULL OR j.finished_at >= r.since)
+       -- Whatever the clock did meanwhile: no job twice in one run.
+       AND NOT EXISTS (SELECT FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
+                          AND e.data @> jsonb_build_object('run', p_run))
      ORDER BY j.team, j.finished_at, j.id LIMIT v_want
        FOR NO KEY UPDATE SKIP LOCKED
   )
@@ -126,7 +133,9 @@ BEGIN
        WHERE j.status = 'dead' AND j.finished_at < r.before
          AND (r.team IS NULL OR j.team = r.team) AND (r.kind IS NULL OR j.kind = r.kind)
          AND (r.error_class IS NULL OR j.error_class = r.error_class)
-         AND (r.since IS NULL OR j.finished_at >= r.since));
+         AND (r.since IS NULL OR j.finished_at >= r.since)
+         AND NOT EXISTS (SELECT FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
+                            AND e.data @> jsonb_build_object('run', p_run)));
     UPDATE replay_runs q SET at_team = DEFAULT, at_end = DEFAULT, at_job = DEFAULT WHERE q.id = p_run;
   ELSE
     UPDATE replay_runs q SET at_team = v_team, at_end = v_end, at_job = v_jobs[cardinality(v_jobs)]

@@ -65,7 +65,8 @@ BEGIN
                          'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
                          'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
                          'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change',
-                         'give_settings', 'send_probes', 'end_probe', 'claim_probe', 'finish_probe')
+                         'give_settings', 'send_probes', 'end_probe', 'claim_probe', 'finish_probe',
+                         'check_settings', 'need_read_committed')
   LOOP
     EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
   END LOOP;

@@ -18,7 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Teams and their limits.", epilog=E
 COLUMNS = ("id", "max_running", "weight", "rate_per_second", "burst", "max_backlog", "paused", "paused_by")
 NO_LIMIT = "none"
 # The CHECKs of `control` and `teams`.
-RUNNING_MOST, RATE_MOST = 100_000, 1e6
+RUNNING_MOST, RATE_LEAST, RATE_MOST = 100_000, 1e-6, 1e6
 
 
 def parse_running(text: str) -> int | str:
@@ -48,8 +48,8 @@ def parse_rate(text: str) -> float | str:
         rate = float(text)
     except ValueError:
         rate = 0.0
-    if not 0 < rate <= RATE_MOST:
-        raise typer.BadParameter(f"above 0, at most {RATE_MOST:g}, or {NO_LIMIT}")
+    if not RATE_LEAST <= rate <= RATE_MOST:
+        raise typer.BadParameter(f"{RATE_LEAST:f} to {RATE_MOST:.0f} starts a second, or {NO_LIMIT}")
     return rate
 
 

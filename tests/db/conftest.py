@@ -35,6 +35,13 @@ def worker(database: Any) -> Iterator[psycopg.Connection[Any]]:
 
 
 @pytest.fixture
+def operator(database: Any) -> Iterator[psycopg.Connection[Any]]:
+    """A connection as oncommit_operator."""
+    with connect(database.dsn("operator"), "test operator") as conn:
+        yield conn
+
+
+@pytest.fixture
 def accept(admin: psycopg.Connection[Any], team: str) -> Any:
     """Accept jobs by SQL; returns their ids."""
 

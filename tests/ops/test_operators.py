@@ -242,7 +242,15 @@ def test_limits_are_set_one_by_one_and_cleared_with_none(desk: Desk) -> None:
     assert (row["max_running"], row["rate_per_second"], row["burst"], row["weight"]) == (None, 2.5, 3, 2)
     assert row["max_backlog"] == 7
     assert "red" in desk.ok("teams", "list")
-    for wrong in ((), ("--max-running", "0"), ("--rate", "-1"), ("--weight", "101"), ("--rate", "nan")):
+    for wrong in (
+        (),
+        ("--max-running", "0"),
+        ("--rate", "-1"),
+        ("--weight", "101"),
+        ("--rate", "nan"),
+        ("--rate", "9e-7"),
+        ("--burst", "0"),
+    ):
         assert desk.run("teams", "set", "red", *wrong).returncode == 2, wrong
     assert desk.run("teams", "set", "nobody", "--weight", "2").returncode == 2
 

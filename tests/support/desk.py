@@ -17,6 +17,7 @@ import pytest
 from ops.cli import main
 from ops.ports import free_port
 from runtime.settings import PREFIX, settings
+from support.dead import die, replays
 from support.postgres import Database
 
 ROOT = Path(__file__).parents[2]
@@ -28,23 +29,8 @@ SELECT outcome FROM accept_jobs(
   array_fill('secret title'::text, ARRAY[%(n)s]), array_fill(5::smallint, ARRAY[%(n)s]),
   array_fill(1, ARRAY[%(n)s]), array_fill(NULL::text, ARRAY[%(n)s]), NULL, 'test')
 """
-DIE = """
-WITH j AS (
-  UPDATE jobs SET status = 'dead', attempt = 1, error_class = %(error)s, finished_at = clock_timestamp(),
-         updated_at = clock_timestamp(), version = version + 2
-   WHERE id = ANY(%(jobs)s) AND status = 'queued' RETURNING *
-), told AS (
-  INSERT INTO job_events (job, seq, type, at, who, data)
-  SELECT id, version + e.n, e.type, updated_at, 'worker:x',
-         jsonb_build_object('dispatch_no', dispatch_no, 'attempt', 1, 'worker', gen_random_uuid(),
-                            'error_class', %(error)s::text, 'error', 'a renderer''s text')
-    FROM j CROSS JOIN (VALUES (-1, 'claimed'::event_type), (0, 'died')) AS e(n, type)
-)
-DELETE FROM outbox o USING j WHERE o.message_id = preview_message_id(j.team, j.id, j.dispatch_no)
-"""
 CLAIM = "SELECT outcome FROM claim_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1])"
 FINISH = "SELECT finish_jobs(%s, ARRAY[%s]::uuid[], ARRAY[1], ARRAY[1], ARRAY[%s], ARRAY[%s]::bigint[])"
-REPLAYS = "SELECT job, count(*) FROM job_events WHERE type = 'replayed' GROUP BY job"
 
 
 class Desk:
@@ -115,7 +101,7 @@ class Desk:
         return ids
 
     def die(self, jobs: Sequence[UUID], error: str = "RenderCrashed") -> None:
-        self.admin.execute(DIE, {"jobs": list(jobs), "error": error})
+        die(self.admin, jobs, error)
 
     def dead(self, count: int = 1, error: str = "RenderCrashed", **where: str) -> list[UUID]:
         jobs = self.accept(count, **where)
@@ -123,7 +109,7 @@ class Desk:
         return jobs
 
     def replays(self) -> dict[UUID, int]:
-        return dict(self.admin.execute(REPLAYS).fetchall())
+        return replays(self.admin)
 
 
 @pytest.fixture
