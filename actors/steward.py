@@ -41,7 +41,7 @@ class Unchanged(Generic[K, V]):
         self._seen: dict[K, tuple[V, float]] = {}
 
     def read(self, found: Mapping[K, V], passed: float | None) -> None:
-        """Take in one reading, `passed` seconds after the one before; None: too long after, all begin anew."""
+        """Take in a reading, `passed` seconds after the one before; None: after a gap, so all begin anew."""
         seen: dict[K, tuple[V, float]] = {}
         for key, value in found.items():
             before = self._seen.get(key)

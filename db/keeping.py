@@ -9,7 +9,7 @@ from uuid import UUID
 from psycopg import Connection
 from psycopg.rows import class_row
 
-from db.errors import translated
+from db.errors import DatabaseError, translated
 
 #: Jobs deleted in one transaction, with some five events each: well below a second.
 PRUNE_SLICE = 500
@@ -32,7 +32,12 @@ class Pruned:
         return Pruned(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
-PRUNE = "SELECT jobs, events, requests, batches, rest FROM prune_jobs(%s, %s, %s, %s, %s)"
+#: Where the first slice begins: before every single job, and before every batch.
+START: tuple[str, UUID, UUID] = ("-infinity", BEFORE_ALL, BEFORE_ALL)
+PRUNE = """
+SELECT jobs, events, requests, batches, rest, at_end::text, at_job, at_batch, more
+  FROM prune_jobs(%s, %s, %s, %s, %s, %s, %s, %s)
+"""
 
 
 def prune(
@@ -43,13 +48,15 @@ def prune(
     Dead jobs are kept unless `dead_too`. A batch goes whole or not at all. May be interrupted and
     called again at any point.
     """
-    values = [before, dead_too, PRUNE_SLICE, who, reason]
-    while True:
-        with translated(), conn.cursor(row_factory=class_row(Pruned)) as cursor, conn.transaction():
-            pruned = cursor.execute(PRUNE, values).fetchone() or Pruned()
-        yield pruned
-        if pruned.jobs == 0:
-            return
+    place, more = START, True
+    while more:
+        with translated(), conn.transaction():
+            row = conn.execute(PRUNE, [before, dead_too, PRUNE_SLICE, *place, who, reason]).fetchone()
+        if row is None:
+            raise DatabaseError("prune_jobs returned nothing")
+        *counts, at_end, at_job, at_batch, more = row
+        place = (at_end, at_job, at_batch)
+        yield Pruned(*counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,36 +16,60 @@ $$;
 
 -- Delete one slice of what ended before p_before: up to p_limit single jobs, or one batch, which goes
 -- whole or not at all, with their events, requests and quarantined messages. Dead jobs are kept unless
--- p_dead. A slice that finds no jobs takes the rest: superseded settings, workers, finished replays.
-CREATE OR REPLACE FUNCTION prune_jobs(p_before timestamptz, p_dead boolean, p_limit int, p_who text, p_reason text)
-RETURNS TABLE (jobs int, events int, requests int, batches int, rest int)
+-- p_dead. The last slice takes the rest: superseded settings, workers, finished replays.
+--
+-- A slice begins after the place that the one before returned: (at_end, at_job) among single jobs, then
+-- at_batch. So what may not go costs one look, and never ends the work early. `more`: call again.
+DROP FUNCTION IF EXISTS prune_jobs(timestamptz, boolean, int, text, text);  -- had no place to go on from
+CREATE OR REPLACE FUNCTION prune_jobs(
+  p_before timestamptz, p_dead boolean, p_limit int, p_at_end timestamptz, p_at_job uuid, p_at_batch uuid,
+  p_who text, p_reason text
+) RETURNS TABLE (jobs int, events int, requests int, batches int, rest int,
+                 at_end timestamptz, at_job uuid, at_batch uuid, more boolean)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
   v_jobs uuid[];
   v_batch uuid;
+  v_last uuid;
   v_count int;
 BEGIN
   jobs := 0; events := 0; requests := 0; batches := 0; rest := 0;
-  SELECT array_agg(s.id) INTO v_jobs FROM (
-    SELECT j.id FROM jobs j
-     WHERE j.batch IS NULL AND j.finished_at < p_before AND (p_dead OR j.status <> 'dead')
-     ORDER BY j.finished_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED) s;
-  IF v_jobs IS NULL THEN
-    SELECT b.id INTO v_batch FROM batches b
-     WHERE b.created_at < p_before
-       AND NOT EXISTS (SELECT FROM jobs j WHERE j.batch = b.id AND j.status IN ('queued', 'processing', 'retrying'))
-       AND (p_dead OR NOT EXISTS (SELECT FROM jobs j WHERE j.batch = b.id AND j.status = 'dead'))
-       AND NOT EXISTS (SELECT FROM jobs j WHERE j.batch = b.id AND j.finished_at >= p_before)
-     LIMIT 1 FOR UPDATE SKIP LOCKED;
+  at_end := p_at_end; at_job := p_at_job; at_batch := p_at_batch; more := true;
+  IF at_end < 'infinity' THEN
+    WITH slice AS (
+      SELECT j.id, j.finished_at FROM jobs j
+       WHERE j.batch IS NULL AND j.finished_at < p_before AND (p_dead OR j.status <> 'dead')
+         AND (j.finished_at, j.id) > (p_at_end, p_at_job)
+       ORDER BY j.finished_at, j.id LIMIT p_limit FOR UPDATE SKIP LOCKED)
+    SELECT array_agg(s.id ORDER BY s.finished_at, s.id), max(s.finished_at) INTO v_jobs, at_end FROM slice s;
+    at_job := v_jobs[cardinality(v_jobs)];
+    IF v_jobs IS NULL THEN
+      at_end := 'infinity'; at_job := p_at_job;
+    END IF;
+  ELSE
+    -- A page of batches, and the first of them that may go.
+    WITH page AS (
+      SELECT b.id, b.created_at FROM batches b WHERE b.id > p_at_batch ORDER BY b.id LIMIT p_limit
+    ), ended AS (
+      SELECT g.id FROM page g
+       WHERE g.created_at < p_before
+         AND NOT EXISTS (SELECT FROM jobs j WHERE j.batch = g.id AND j.status IN ('queued', 'processing', 'retrying'))
+         AND (p_dead OR NOT EXISTS (SELECT FROM jobs j WHERE j.batch = g.id AND j.status = 'dead'))
+         AND NOT EXISTS (SELECT FROM jobs j WHERE j.batch = g.id AND j.finished_at >= p_before)
+       ORDER BY g.id LIMIT 1)
+    SELECT (SELECT d.id FROM ended d), (SELECT g.id FROM page g ORDER BY g.id DESC LIMIT 1) INTO v_batch, v_last;
+    at_batch := coalesce(v_batch, v_last, p_at_batch);
+    more := v_last IS NOT NULL;
+    PERFORM FROM batches b WHERE b.id = v_batch FOR UPDATE;
     -- Locked first, looked at again after: one of its dead may have been replayed meanwhile.
     PERFORM FROM jobs j WHERE j.batch = v_batch ORDER BY j.id FOR UPDATE;
     SELECT array_agg(j.id) INTO v_jobs FROM jobs j WHERE j.batch = v_batch
     HAVING bool_and(coalesce(j.finished_at < p_before, false) AND (p_dead OR j.status <> 'dead'));
   END IF;
-  IF v_jobs IS NULL THEN
+  IF NOT more THEN
     rest := prune_rest(p_before, p_dead);
-  ELSE
+  ELSIF v_jobs IS NOT NULL THEN
     DELETE FROM quarantine q WHERE q.job = ANY (v_jobs);
     DELETE FROM requests q WHERE q.job = ANY (v_jobs);
     GET DIAGNOSTICS requests = ROW_COUNT;

@@ -1,15 +1,16 @@
 """Heartbeat, steward and gate, turn by turn, on a real database."""
 
 import threading
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
 
+from actors.decide import FREE_RELEASES, backoff
 from actors.errors import RenderStopped, Stop
 from actors.gate import Gate
-from actors.heartbeat import Heartbeat
+from actors.heartbeat import BACKOFF_BASE_MS, BACKOFF_CAP_MS, Heartbeat
 from actors.kept_connection import KeptConnection
 from actors.not_yet import GIVE_UP_SECONDS, Patience
 from actors.running import Running
@@ -109,6 +110,46 @@ def test_a_claim_that_nobody_runs_is_released_at_the_second_beat_and_spends_noth
     assert bench.types(job) == ["accepted", "claimed", "released"]
     assert bench.row(job).attempt == 0
     bench.check()
+
+
+def test_a_claim_that_is_forgotten_again_and_again_waits_longer_and_is_bounded(
+    worker: Worker, bench: Bench
+) -> None:
+    (job,) = bench.accept(max_attempts=1)
+    for number in range(1, FREE_RELEASES + 2):
+        worker.claim(job, number)
+        worker.heartbeat.beat()
+        worker.heartbeat.beat()
+    forgotten = ["claimed", "released"] * FREE_RELEASES
+    assert bench.types(job) == ["accepted", *forgotten, "claimed", "died"]
+    assert (bench.row(job).attempt, bench.row(job).error_class) == (1, "ClaimForgotten")
+    released = [event for event in bench.events(job) if event.type == "released"]
+    waits = [
+        (datetime.fromisoformat(e.data["not_before"]) - e.at) / timedelta(milliseconds=1) for e in released
+    ]
+    assert waits == [backoff(n, str(job), BACKOFF_BASE_MS, BACKOFF_CAP_MS) for n in range(1, len(waits) + 1)]
+    assert waits[-1] > 100 * waits[0]
+    bench.check()
+
+
+def test_a_message_that_comes_while_its_claim_is_released_does_not_adopt_it(
+    worker: Worker, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (job,) = bench.accept()
+    worker.claim(job)
+    worker.heartbeat.beat()
+    entered: list[Any] = []
+    end = claims.end
+
+    def ending(*arguments: Any, **words: Any) -> Ended:
+        entered.append(worker.running.enter(job, 1))
+        return end(*arguments, **words)
+
+    monkeypatch.setattr(claims, "end", ending)
+    worker.heartbeat.beat()
+    assert entered == [None]
+    assert bench.types(job)[-1] == "released"
+    assert worker.running.all() == []
 
 
 def test_a_claim_that_is_run_is_left_alone(worker: Worker, bench: Bench) -> None:

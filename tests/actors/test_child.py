@@ -26,6 +26,7 @@ from actors.errors import (
     RenderOutputTooLarge,
     RenderTimeout,
 )
+from actors.frames import read_frame
 from actors.renderer import Limits
 from support.waiting import eventually
 
@@ -208,6 +209,29 @@ def test_another_thread_can_end_a_render(document: Path) -> None:
         child.render(request(document, hang=True), 30)
     assert time.monotonic() - begun < 3
     child.kill()  # gone already: harmless
+
+
+def test_a_child_that_is_told_to_end_just_as_it_answers_is_not_lent_again(
+    document: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renderers = Renderers(LIMITS)
+    child = renderers.take()
+
+    def answered_and_killed(*arguments: Any, **words: Any) -> Any:
+        answer = read_frame(*arguments, **words)
+        child.kill()  # from the heartbeat: a cancel that came this moment
+        return answer
+
+    with monkeypatch.context() as patched:
+        patched.setattr("actors.child.read_frame", answered_and_killed)
+        assert child.render(request(document), 10), "what it answered is there"
+    assert not child.reusable
+    renderers.give(child)
+    other = renderers.take()
+    assert other is not child
+    assert other.render(request(document), 10), "the next document does not pay for it"
+    renderers.give(other)
+    renderers.close()
 
 
 def test_children_are_reused_and_the_dead_are_replaced(document: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_finish_by_whoever_never_had_the_claim_is_lost_also_when_it_succeeded(
 
 @pytest.mark.parametrize("how", list(How))
 def test_an_event_that_waited_for_another_is_not_earlier_than_it(
-    admin: psycopg.Connection[Any], database: Any, second: Any, worker: Any, accept: Any, how: How
+    database: Any, second: Any, worker: Any, accept: Any, how: How
 ) -> None:
     (job,) = accept()
     claim = taken(worker, job)
@@ -161,6 +161,7 @@ def test_an_event_that_waited_for_another_is_not_earlier_than_it(
         late = second(ending(how), claim)
         holder.execute("SELECT cancel_job('acme', %s, 'client', 'enough')", [job])
     assert late.result(timeout=10) is Ended.DONE
-    times = [r[0] for r in admin.execute("SELECT at FROM job_events WHERE job = %s ORDER BY seq", [job])]
+    rows = database.admin.execute("SELECT at FROM job_events WHERE job = %s ORDER BY seq", [job])
+    times = [row[0] for row in rows]
     assert len(times) == 4
     assert times == sorted(times)
