@@ -93,8 +93,9 @@ class LaneConsumer(Consumer):
         # Fewer than asked for: nothing else is ready, and Redis said for how long that may last.
         self._rest_ms = fetched.wait_ms if taken < free else 0
         for message_id, body in fetched.messages:
+            intent = fetched.intents[message_id]
             try:
-                self._ready.append(Delivery(self._decode(body), message_id, self.link))
+                self._ready.append(Delivery(self._decode(body), message_id, self.link, intent))
             except Undeliverable as reason:
                 self._bad.append((message_id, str(reason)))
 

@@ -23,14 +23,16 @@ class Undeliverable(Exception):
 class Delivery(MessageProxy):
     """A message in flight. `lane_id` is its id in Redis, `link` the consumer that holds it.
 
+    `intent` is the number of the row that it was published from: an id may be used again, a number never.
     `finished`: None outside of a worker, False once a thread has begun it, True after a normal return
     or a skip. Whatever happens in between, only True (or None) is acknowledged.
     """
 
-    def __init__(self, message: "Message[Any]", lane_id: str, link: "Link") -> None:
+    def __init__(self, message: "Message[Any]", lane_id: str, link: "Link", intent: int) -> None:
         cast("Any", super()).__init__(message)
         self.lane_id = lane_id
         self.link = link
+        self.intent = intent
         self.finished: bool | None = None
         self.verb = Verb.DEFER
         self.delay_ms = RETRY_MS

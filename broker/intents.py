@@ -4,7 +4,8 @@
     def send_receipt(order_id: str) -> None: ...
 
 The actor runs while its intent exists; when it returns, the intent is deleted and then the message
-acknowledged. A crash in between runs it again: at least once, so make it idempotent.
+acknowledged. A crash in between runs it again: at least once, so make it idempotent. Where a message id is
+used again (`dedupe`), a delivery runs and consumes the very intent that it came from, never a newer one.
 """
 
 import threading
@@ -37,7 +38,7 @@ class ConsumeIntent(Middleware):
     def __init__(self, pool: ConnectionPool[Any]) -> None:
         self._pool = pool
         self._lock = threading.Lock()
-        self._unseen: dict[str, float] = {}  # message id -> when it was first looked for in vain
+        self._unseen: dict[int, float] = {}  # intent -> when it was first looked for in vain
 
     @property
     def actor_options(self) -> set[str]:
@@ -50,14 +51,14 @@ class ConsumeIntent(Middleware):
             return
         try:
             with translated(), self._pool.connection() as conn:
-                alive = outbox.alive(conn, message.lane_id)
+                alive = outbox.alive(conn, message.lane_id, message.intent)
         except DatabaseError as error:
             raise Defer(AWAY_MS, "database away") from error
         if alive:
             with self._lock:
-                self._unseen.pop(message.lane_id, None)
+                self._unseen.pop(message.intent, None)
             return
-        raise self._not_seen(message.lane_id)
+        raise self._not_seen(message.intent)
 
     def after_process_message(
         self,
@@ -73,21 +74,21 @@ class ConsumeIntent(Middleware):
             return
         try:
             with translated(), self._pool.connection() as conn:
-                outbox.consume(conn, message.lane_id)
+                outbox.consume(conn, message.lane_id, message.intent)
         except DatabaseError:
             broker.logger.warning(
                 "The intent of %s could not be deleted: it will run again.", message.lane_id
             )
             message.defer(Verb.DEFER, AWAY_MS)
 
-    def _not_seen(self, message_id: str) -> Exception:
+    def _not_seen(self, intent: int) -> Exception:
         now = time.monotonic()
         with self._lock:
-            age = now - self._unseen.setdefault(message_id, now)
+            age = now - self._unseen.setdefault(intent, now)
             for old in [i for i, since in self._unseen.items() if now - since > 2 * VISIBLE_WITHIN_SECONDS]:
                 del self._unseen[old]
             if age > VISIBLE_WITHIN_SECONDS:
-                self._unseen.pop(message_id, None)
+                self._unseen.pop(intent, None)
                 return SkipMessage("its intent was consumed")
         first, longest = LOOK_AGAIN_MS
         return Defer(int(min(max(first, age * 1000), longest)), "its intent is not visible yet")

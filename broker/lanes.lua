@@ -19,6 +19,7 @@
 --   held:{consumer}     zset  id by score: in flight there
 --   holder              hash  id -> consumer
 --   running:{lane}      set   ids in flight; its size is what max_running bounds
+--   following           hash  id -> "due score body": a newer intent of an id in flight, to come after it
 --   where               hash  lane -> ring | ring N (credit left) | full | throttled | paused | closed
 --   ring                zset  lane by turn: exactly the lanes whose first message may start now
 --   throttled           zset  lane by the time at which it may start again, ms
@@ -28,6 +29,10 @@
 --
 -- A lane with waiting messages has exactly one entry in `where`; an empty one has none. Empty things
 -- leave no key. A message's lane is its id up to the first `|`.
+--
+-- An id names one intent at a time; when it is used again, the intent with the higher number counts. One
+-- that waits is replaced. One in flight goes on, without its body in `messages`: whatever ends it finds
+-- the newer one in `following` instead.
 
 local call = redis.call
 local ns = KEYS[1]
@@ -43,6 +48,10 @@ local OPEN_AFTER = 1200
 local HOLD = 250
 -- Upper bound of what one fetch tidies of each kind; the rest waits for the next fetch.
 local TIDY = 128
+-- Lanes whose places are read in one go: the rows of one publish, and well within Lua's stack.
+local LOOK = 500
+-- A score is priority * INTENTS + intent id.
+local INTENTS = 2 ^ 48
 -- Lanes that one call of `page` looks at: well below a millisecond.
 local PAGE = 250
 -- How many delayed messages `busy` sorts by lane: about a millisecond.
@@ -60,7 +69,7 @@ local function queue(name)
     q = { messages = p .. 'messages', lane = p .. 'lane:', delayed = p .. 'delayed', held = p .. 'held:',
           holder = p .. 'holder', running = p .. 'running:', where = p .. 'where', ring = p .. 'ring',
           throttled = p .. 'throttled', rate = p .. 'rate', consumers = p .. 'consumers', wake = p .. 'wake',
-          placed = {} }
+          following = p .. 'following', came = {} }
     known[name] = q
   end
   return q
@@ -226,30 +235,39 @@ local function place(q, lane)
   return to
 end
 
--- A message came into this lane: if it is the lane's first, the lane gets its place. Once a call.
-local function arrive(q, lane)
-  if not q.placed[lane] then
-    q.placed[lane] = true
-    if not call('HGET', q.where, lane) then
-      place(q, lane)
-    end
+-- A message came into this lane, or waits in it and was met (`heal`): `settle_in` sees to its place.
+local function arrive(q, lane, heal)
+  if q.came[lane] == nil then
+    q.came[lane] = false
+    q.came[#q.came + 1] = lane
   end
+  q.came[lane] = q.came[lane] or heal or false
 end
 
--- The same for a lane that part of Redis may have forgotten: the audit meets every waiting message.
-local function heal(q, lane)
-  if q.placed[lane] == 'healed' then
-    return
-  end
-  q.placed[lane] = 'healed'
-  local entry = call('HGET', q.where, lane)
-  local from = entry and string.match(entry, '^%a+')
-  if (from == 'ring' and not call('ZSCORE', q.ring, lane))
-      or (from == 'throttled' and not call('ZSCORE', q.throttled, lane)) then
-    call('HDEL', q.where, lane)
-  end
-  if place(q, lane) == 'ring' then
-    wake(q, 1)
+-- Give the lanes that messages came into a place if they have none: one look for all of them, so that a
+-- call costs the same whether its messages are of one lane or of many. A lane to heal may be one that
+-- part of Redis has forgotten: the audit meets every waiting message.
+local function settle_in(q)
+  local came = q.came
+  q.came = {}
+  for first = 1, #came, LOOK do
+    local last = math.min(first + LOOK - 1, #came)
+    local entries = call('HMGET', q.where, unpack(came, first, last))
+    for i = first, last do
+      local lane, entry = came[i], entries[i - first + 1]
+      if came[lane] then
+        local from = entry and string.match(entry, '^%a+')
+        if (from == 'ring' and not call('ZSCORE', q.ring, lane))
+            or (from == 'throttled' and not call('ZSCORE', q.throttled, lane)) then
+          call('HDEL', q.where, lane)
+        end
+        if place(q, lane) == 'ring' then
+          wake(q, 1)
+        end
+      elseif not entry then
+        place(q, lane)
+      end
+    end
   end
 end
 
@@ -272,26 +290,44 @@ local function unhold(q, consumer, id)
   call('SREM', q.running .. lane_of(id), id)
 end
 
--- The consumer that has this message in flight and is alive, or false.
+-- The consumer that has this message in flight and is alive, or false. A mark of one that is not goes, and
+-- with it what its lane may have been full of.
 local function live_holder(q, id)
   local owner = call('HGET', q.holder, id)
   if owner and call('ZSCORE', q.consumers, owner) and call('ZSCORE', q.held .. owner, id) then
     return owner
   elseif owner then
     unhold(q, owner, id)
+    if place(q, lane_of(id)) == 'ring' then
+      wake(q, 1)
+    end
   end
   return false
 end
 
--- Alive: its body is known, and it is in a lane, delayed, or held by a live consumer.
+local function intent_of(score)
+  return tonumber(score) % INTENTS
+end
+
+-- Alive: its body is known, and it is in a lane, delayed, or held by a live consumer; or it follows one
+-- that is held. Returns 'lane', 'delayed', 'held', or false; and the intent that the id stands for.
 local function alive(q, id)
-  if call('HEXISTS', q.messages, id) == 0 then
+  local score = score_of(q, id)
+  if not score then
+    local value = call('HGET', q.following, id)
+    if value and live_holder(q, id) then
+      return 'held', intent_of(string.match(value, '^%d+ (%d+)'))
+    end
     return false
-  elseif call('ZSCORE', q.lane .. lane_of(id), id) then
-    heal(q, lane_of(id))
-    return true
   end
-  return call('ZSCORE', q.delayed, id) or live_holder(q, id)
+  local intent = intent_of(score)
+  if call('ZSCORE', q.lane .. lane_of(id), id) then
+    arrive(q, lane_of(id), true)
+    return 'lane', intent
+  elseif call('ZSCORE', q.delayed, id) then
+    return 'delayed', intent
+  end
+  return live_holder(q, id) and 'held', intent
 end
 
 local function delay(q, id, ms)
@@ -300,11 +336,36 @@ local function delay(q, id, ms)
   return call('ZRANGE', q.delayed, 0, 0)[1] == id
 end
 
+-- Let this intent come when what is in flight under its id ends.
+local function queue_up(q, id, score, ms, body)
+  call('HDEL', q.messages, id)
+  call('HSET', q.following, id, string.format('%.0f %s %s', now + ms, score, body))
+end
+
+-- A message in flight has ended, and its body is not here: the intent that follows it comes. Returns
+-- whether it went to its lane, and whether somebody has to look at the delayed ones.
+local function follow(q, id)
+  local value = call('HGET', q.following, id)
+  if not value then
+    return false, false
+  end
+  call('HDEL', q.following, id)
+  local due, score, body = string.match(value, '^(%d+) (%d+) (.*)$')
+  call('HSET', q.messages, id, score .. ' ' .. body)
+  if tonumber(due) > now then
+    return false, delay(q, id, due - now)
+  end
+  call('ZADD', q.lane .. lane_of(id), score, id)
+  return true, false
+end
+
 -- Give a held message back to its lane. One whose body is not known is forgotten: the relay has it.
 local function give_back(q, consumer, id, score)
   unhold(q, consumer, id)
   if call('HEXISTS', q.messages, id) == 1 then
     call('ZADD', q.lane .. lane_of(id), score, id)
+  else
+    follow(q, id)
   end
 end
 
@@ -317,17 +378,16 @@ local function settle(q, consumer, verb, id, ms)
   if call('ZREM', q.held .. consumer, id) == 0 then
     return 0, false
   end
-  local lane, soonest = lane_of(id), false
+  local lane, came, soonest = lane_of(id), false, false
   call('HDEL', q.holder, id)
   call('SREM', q.running .. lane, id)
-  if verb == 'ack' then
-    call('HDEL', q.messages, id)
-  elseif call('HEXISTS', q.messages, id) == 1 then
-    if score then
-      call('ZADD', q.lane .. lane, score, id)
-    else
-      soonest = delay(q, id, ms)
-    end
+  if call(verb == 'ack' and 'HDEL' or 'HEXISTS', q.messages, id) == 0 then
+    came, soonest = follow(q, id)
+  elseif score then
+    call('ZADD', q.lane .. lane, score, id)
+    came = true
+  elseif verb ~= 'ack' then
+    soonest = delay(q, id, ms)
   end
   local refund = verb == 'refund' or verb == 'hold' or verb == 'requeue'
   if refund then
@@ -338,14 +398,20 @@ local function settle(q, consumer, verb, id, ms)
   if credit then
     call('HSET', q.where, lane, 'ring ' .. math.min(credit + 1, limits(lane).weight))
   end
+  if came and not entry then
+    entry = place(q, lane)
+    if verb ~= 'hold' then
+      return entry == 'ring' and 1 or 0, soonest
+    end
+  end
   if verb == 'hold' then
     if entry and entry ~= 'paused' and entry ~= 'closed' then
       move(q, lane, entry, 'throttled', now + HOLD)
     end
     return 0, true
   end
-  -- An ack does not end a hold; it does end being full. A first message makes a lane.
-  if entry == 'full' or (refund and entry == 'throttled') or (verb == 'requeue' and not entry) then
+  -- An ack does not end a hold; it does end being full.
+  if entry == 'full' or (refund and entry == 'throttled') then
     return place(q, lane) == 'ring' and 1 or 0, soonest
   end
   return 0, soonest
@@ -376,6 +442,7 @@ local function due(q)
       opened = opened + 1
     end
   end
+  settle_in(q)
   local lanes = call('ZRANGEBYSCORE', q.throttled, '-inf', now, 'LIMIT', 0, TIDY)
   for _, lane in ipairs(lanes) do
     if place(q, lane) == 'ring' then
@@ -476,8 +543,9 @@ local function take(q, consumer, n, reply)
     if bodies[i] then
       held[#held + 1], held[#held + 2] = scores[i], id
       holders[#holders + 1], holders[#holders + 2] = id, consumer
-      reply[#reply + 1] = id
-      reply[#reply + 1] = string.sub(bodies[i], string.find(bodies[i], ' ', 1, true) + 1)
+      local space = string.find(bodies[i], ' ', 1, true)
+      reply[#reply + 1], reply[#reply + 2] = id, string.sub(bodies[i], 1, space - 1)
+      reply[#reply + 1] = string.sub(bodies[i], space + 1)
       count = count + 1
     else
       call('SREM', q.running .. lane_of(id), id)
@@ -507,7 +575,7 @@ end
 
 local commands = {}
 
--- queue, consumer, n, then (verb, id, ms) of what is finished -> wait ms, then id, body, ...
+-- queue, consumer, n, then (verb, id, ms) of what is finished -> wait ms, then id, score, body, ...
 function commands.fetch()
   local q, consumer, n = queue(ARGV[3]), ARGV[4], tonumber(ARGV[5])
   call('ZADD', q.consumers, served, consumer)
@@ -547,14 +615,15 @@ function commands.settle()
   return ready
 end
 
--- queue, consumer, ids: the consumer lives and holds exactly these. What Redis lost, or gave back
--- meanwhile, is its own again, unless another live consumer has it; what it does not name (a fetch
--- whose reply was lost) goes back. Returns (restored, given back).
+-- queue, consumer, then (id, intent, or 0 if not known): the consumer lives and holds exactly these. What
+-- Redis lost, or gave back meanwhile, is its own again, unless another live consumer has it, or the id is a
+-- newer intent's by now; what it does not name (a fetch whose reply was lost) goes back. Returns
+-- (restored, given back).
 function commands.beat()
   local q, consumer = queue(ARGV[3]), ARGV[4]
   call('ZADD', q.consumers, served, consumer)
   local missing, restored, given = {}, 0, 0
-  for i = 5, #ARGV do
+  for i = 5, #ARGV, 2 do
     missing[ARGV[i]] = true
   end
   local held = call('ZRANGE', q.held .. consumer, 0, -1, 'WITHSCORES')
@@ -567,14 +636,17 @@ function commands.beat()
       given = given + 1
     end
   end
-  for i = 5, #ARGV do
-    local id = ARGV[i]
+  for i = 5, #ARGV, 2 do
+    local id, intent = ARGV[i], tonumber(ARGV[i + 1])
     if missing[id] and not live_holder(q, id) then
-      call('ZREM', q.lane .. lane_of(id), id)
-      call('ZREM', q.delayed, id)
-      hold(q, consumer, id, score_of(q, id) or 0)
-      place(q, lane_of(id))
-      restored = restored + 1
+      local score = score_of(q, id)
+      if not score or intent == 0 or intent_of(score) == intent then
+        call('ZREM', q.lane .. lane_of(id), id)
+        call('ZREM', q.delayed, id)
+        hold(q, consumer, id, score or intent)
+        place(q, lane_of(id))
+        restored = restored + 1
+      end
     end
   end
   wake(q, given)
@@ -619,45 +691,72 @@ local function set_limits(lane, version, packed, replace)
   end
 end
 
+-- The body of a message in flight is not here. Either it was lost, and a beat restored the mark: it returns.
+-- Or a newer intent follows already; or this one does. Returns what the row was.
+local function put_in_flight(q, owner, id, score, ms, body)
+  local value = call('HGET', q.following, id)
+  local known = value and string.match(value, '^%d+ (%d+)') or call('ZSCORE', q.held .. owner, id)
+  local intent, latest = intent_of(score), intent_of(known)
+  if intent < latest or (value and intent == latest) then
+    call('HDEL', q.messages, id)
+    return 'duplicate'
+  elseif latest > 0 and intent > latest then
+    queue_up(q, id, score, ms, body)
+    return 'new'
+  end
+  call('ZADD', q.held .. owner, score, id)
+  return 'revived'
+end
+
+-- One row. Returns what it was, and whether somebody has to look.
+local function put_one(q, id, score, ms, body)
+  local value, what = score .. ' ' .. body, 'new'
+  if call('HSETNX', q.messages, id, value) == 1 then
+    local owner = live_holder(q, id)
+    if owner then
+      return put_in_flight(q, owner, id, score, ms, body), false
+    end
+  else
+    local at, intent = alive(q, id)
+    if at and intent_of(score) <= intent then
+      return 'duplicate', false
+    elseif at == 'held' then
+      queue_up(q, id, score, ms, body)
+      return 'new', false
+    elseif at then
+      call('ZREM', q.lane .. lane_of(id), id)
+      call('ZREM', q.delayed, id)
+    else
+      what = 'revived'
+    end
+    call('HSET', q.messages, id, value)
+  end
+  if ms > 0 then
+    return what, delay(q, id, ms)
+  end
+  call('ZADD', q.lane .. lane_of(id), score, id)
+  arrive(q, lane_of(id))
+  return what, true
+end
+
 -- Rows of (queue, id, score, delay ms, body) in ARGV from `first` on. Returns new, duplicate, revived.
 local function put(first)
-  local new, duplicate, revived, ready = 0, 0, 0, {}
+  local counts, ready = { new = 0, duplicate = 0, revived = 0 }, {}
   for i = first, #ARGV, 5 do
-    local name, id, score, ms = ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3])
-    local q, value, stays = queue(name), score .. ' ' .. ARGV[i + 4], false
+    local name = ARGV[i]
     if not ready[name] then
       ready[name] = 0
       call('SADD', QUEUES, name)
     end
-    if call('HSETNX', q.messages, id, value) == 1 then
-      -- A beat may have restored the mark of a message whose body was lost: it stays in flight.
-      local owner = live_holder(q, id)
-      if owner then
-        call('ZADD', q.held .. owner, score, id)
-        revived, stays = revived + 1, true
-      else
-        new = new + 1
-      end
-    elseif alive(q, id) then
-      duplicate, stays = duplicate + 1, true
-    else
-      call('HSET', q.messages, id, value)
-      revived = revived + 1
-    end
-    if not stays and ms > 0 then
-      if delay(q, id, ms) then
-        ready[name] = ready[name] + 1
-      end
-    elseif not stays then
-      call('ZADD', q.lane .. lane_of(id), score, id)
-      arrive(q, lane_of(id))
-      ready[name] = ready[name] + 1
-    end
+    local what, look = put_one(queue(name), ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4])
+    counts[what] = counts[what] + 1
+    ready[name] = ready[name] + (look and 1 or 0)
   end
   for name, n in pairs(ready) do
+    settle_in(queue(name))
     wake(queue(name), n)
   end
-  return new, duplicate, revived
+  return counts.new, counts.duplicate, counts.revived
 end
 
 -- epoch, expected seq, next seq, number of position pairs, pairs, number of limits, (lane, version,
@@ -708,14 +807,17 @@ function commands.seize()
   return { 'ok', lost and 1 or 0 }
 end
 
--- queue, ids -> those that are not alive. Lanes that it meets are put in order on the way.
+-- queue, then (id, intent, or 0 if not known) -> the ids that are not alive, or only as an older intent.
+-- Lanes that it meets are put in order on the way.
 function commands.missing()
   local q, gone = queue(ARGV[3]), {}
-  for i = 4, #ARGV do
-    if not alive(q, ARGV[i]) then
+  for i = 4, #ARGV, 2 do
+    local at, intent = alive(q, ARGV[i])
+    if not at or intent < tonumber(ARGV[i + 1]) then
       gone[#gone + 1] = ARGV[i]
     end
   end
+  settle_in(q)
   return gone
 end
 
@@ -727,7 +829,7 @@ function commands.stats()
     running[lane_of(id)] = (running[lane_of(id)] or 0) + 1
   end
   local first = call('ZRANGE', q.delayed, 0, 0, 'WITHSCORES')[2]
-  local reply = { call('HLEN', q.messages), call('ZCARD', q.delayed), call('HLEN', q.holder),
+  local reply = { call('HLEN', q.messages) + call('HLEN', q.following), call('ZCARD', q.delayed), call('HLEN', q.holder),
                   call('HLEN', q.where), call('ZCARD', q.consumers), first and math.max(first - now, 0) or -1 }
   local function add(lane, state)
     if not seen[lane] then
@@ -777,7 +879,7 @@ function commands.busy()
   return reply
 end
 
--- queue, lane or '' -> messages dropped: all that wait or are delayed; what is in flight stays.
+-- queue, lane or '' -> messages dropped: all that wait, are delayed or follow; what is in flight stays.
 function commands.purge()
   local q, only, dropped = queue(ARGV[3]), ARGV[4], 0
   for _, lane in ipairs(only ~= '' and { only } or call('HKEYS', q.where)) do
@@ -794,6 +896,11 @@ function commands.purge()
     if only == '' or lane_of(id) == only then
       call('ZREM', q.delayed, id)
       dropped = dropped + call('HDEL', q.messages, id)
+    end
+  end
+  for _, id in ipairs(call('HKEYS', q.following)) do
+    if only == '' or lane_of(id) == only then
+      dropped = dropped + call('HDEL', q.following, id)
     end
   end
   return dropped

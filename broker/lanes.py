@@ -108,8 +108,9 @@ class Lanes:
     ) -> tuple[Token, Published]:
         """Apply all or nothing if Redis still holds `expected`; return the next token.
 
-        Limits apply before messages. A message that is alive is left as it is. After a lost reply,
-        call again with the very same arguments: it is applied once. At most some 500 rows a call.
+        Limits apply before messages. A message that is alive is left as it is; but a newer intent of
+        its id replaces it, or follows it if it is in flight. After a lost reply, call again with the
+        very same arguments: it is applied once. At most some 500 rows a call.
 
         Raises:
             TokenMismatch: Redis holds another token.
@@ -131,9 +132,12 @@ class Lanes:
             return following, Published(0, 0, 0)
         return following, Published(*cast("list[int]", reply[1:]))
 
-    def missing(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Return those of `ids` that are not alive; at most some 1,000 a call."""
-        return [_text(gone) for gone in self._call(_OTHER, "missing", queue, *ids)]
+    def missing(self, queue: str, intents: Mapping[str, int]) -> list[str]:
+        """Return those ids that are not alive, or alive only as an older intent; at most some 1,000 a call.
+
+        `intents`: id -> intent, 0 where it is not known.
+        """
+        return [_text(gone) for gone in self._call(_OTHER, "missing", queue, *_pairs(intents))]
 
     def position(self) -> dict[str, str]:
         """Return the position that came with the last publish that had one."""
@@ -154,9 +158,12 @@ class Lanes:
         """Settle what is finished, then take up to `count` messages, lane by lane in turn."""
         reply: list[Any] = self._call(_OTHER, "fetch", queue, consumer, count, *_triples(settled))
         rest = iter(reply[1:])
-        return Fetched(
-            [(_text(message_id), body) for message_id, body in zip(rest, rest, strict=True)], reply[0]
-        )
+        messages: list[tuple[str, bytes]] = []
+        intents: dict[str, int] = {}
+        for message_id, score, body in zip(rest, rest, rest, strict=True):
+            messages.append((_text(message_id), body))
+            intents[_text(message_id)] = int(score) % PRIORITY_STEP
+        return Fetched(messages, reply[0], intents)
 
     def settle(self, queue: str, consumer: str, settled: Iterable[Settled]) -> None:
         """End deliveries; those that this consumer does not hold (any more) are left alone."""
@@ -175,12 +182,13 @@ class Lanes:
         """Put messages back to their places, as not started."""
         self.settle(queue, consumer, [Settled(i, Verb.REQUEUE) for i in ids])
 
-    def beat(self, queue: str, consumer: str, ids: Iterable[str]) -> tuple[int, int]:
-        """Say that this consumer lives and holds exactly `ids`; return how many marks that changed.
+    def beat(self, queue: str, consumer: str, held: Mapping[str, int]) -> tuple[int, int]:
+        """Say that this consumer lives and holds exactly these; return how many marks that changed.
 
-        Restored: Redis had lost them, or given them back. Dropped: a reply was lost on its way here.
+        `held`: id -> intent, 0 where it is not known. Restored: Redis had lost them, or given them back.
+        Dropped: a reply was lost on its way here.
         """
-        restored, dropped = self._call(_OTHER, "beat", queue, consumer, *ids)
+        restored, dropped = self._call(_OTHER, "beat", queue, consumer, *_pairs(held))
         return restored, dropped
 
     def leave(self, queue: str, consumer: str) -> int:
@@ -239,6 +247,10 @@ def _rows(messages: Iterable[Outgoing]) -> list[_Arg]:
     for m in messages:
         args += (m.queue, m.message_id, m.priority * PRIORITY_STEP + m.intent, m.delay_ms, m.body)
     return args
+
+
+def _pairs(intents: Mapping[str, int]) -> list[_Arg]:
+    return [word for pair in intents.items() for word in pair]
 
 
 def _triples(settled: Iterable[Settled]) -> list[_Arg]:

@@ -52,8 +52,8 @@ class Link:
         self._watch = watch
         self._calling = threading.Lock()
         self._changed = threading.Condition()  # guards what follows
-        self._held: set[str] = set()
-        self._unsaid: dict[str, Settled] = {}
+        self._held: dict[str, int] = {}  # -> intent
+        self._unsaid: dict[str, tuple[Settled, int]] = {}
         self._parked = False
         self._leaving = False
         self._doubtful = False  # a call failed: Redis may believe something else
@@ -68,8 +68,7 @@ class Link:
         with self._changed:
             if ending.message_id not in self._held:
                 return
-            self._held.discard(ending.message_id)
-            self._unsaid[ending.message_id] = ending
+            self._unsaid[ending.message_id] = ending, self._held.pop(ending.message_id)
             if self._parked or self._leaving:
                 self._changed.notify()
         self._slots.give(1)
@@ -95,8 +94,8 @@ class Link:
                 self._said(unsaid)
                 # After a freeze Redis may have given back, and now here again, what is being run here.
                 new = [message for message in fetched.messages if message[0] not in self._held]
-                self._held.update(message_id for message_id, _ in new)
-        return Fetched(new, fetched.wait_ms)
+                self._held.update((message_id, fetched.intents[message_id]) for message_id, _ in new)
+        return Fetched(new, fetched.wait_ms, fetched.intents)
 
     def rest(self, wait_ms: int) -> None:
         """Wait until there may be work, at most `wait_ms`; not at all when something is unsaid."""
@@ -161,18 +160,19 @@ class Link:
 
     def _snapshot(self) -> list[Settled]:
         with self._changed:
-            return list(self._unsaid.values())
+            return [ending for ending, _ in self._unsaid.values()]
 
     def _said(self, endings: Iterable[Settled]) -> None:
         for ending in endings:
-            if self._unsaid.get(ending.message_id) is ending:
+            unsaid = self._unsaid.get(ending.message_id)
+            if unsaid is not None and unsaid[0] is ending:
                 del self._unsaid[ending.message_id]
 
     def _say_held(self) -> None:
         with self._changed:
-            ids = [*self._held, *self._unsaid]
+            held = {i: intent for i, (_, intent) in self._unsaid.items()} | self._held
         self._beat_at = time.monotonic() + BEAT_SECONDS
-        restored, dropped = self._lanes.beat(self.queue, self.consumer, ids)
+        restored, dropped = self._lanes.beat(self.queue, self.consumer, held)
         if restored or dropped:
             log.info("%s: restored %d marks, dropped %d.", self.queue, restored, dropped)
 

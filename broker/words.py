@@ -1,5 +1,6 @@
 """What is said to the lanes and what they answer: plain values."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -55,6 +56,7 @@ class Token:
 class Published:
     """What a publish did; all 0 when it had been applied before (a lost reply).
 
+    `new`: was not there, or takes the place of an older intent of its id. `duplicate`: alive already.
     `revived`: known to Redis in part, and alive again.
     """
 
@@ -92,10 +94,14 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Messages (id, body) that are now in flight, and after how many ms time itself brings more."""
+    """Messages (id, body) that are now in flight, and after how many ms time itself brings more.
+
+    `intents`: id -> the number of the intent that came under it.
+    """
 
     messages: list[tuple[str, bytes]]
     wait_ms: int
+    intents: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,9 +59,9 @@ def append(
     """Add an intent for any Dramatiq actor, in the caller's transaction; return its message id.
 
     The message is dispatched if and when that transaction commits. `lane` is whose turn it takes,
-    `dedupe` makes the id deterministic: `{lane}|{dedupe}`; the same id twice is a unique violation, and
-    it must never come back for something else: Redis may still hold the message that had it.
-    The queue must be in `queues`.
+    `dedupe` makes the id deterministic: `{lane}|{dedupe}`; while its intent lives, the same id is a unique
+    violation. Afterwards it may be used again: a message of the old intent that Redis may still hold is
+    replaced, or is not run. The queue must be in `queues`.
 
     Raises:
         BodyTooLarge: the encoded message is over 4 KiB.
@@ -171,20 +171,20 @@ def unfinished(conn: Connection[Any]) -> list[int]:
         return [int(row[0]) for row in conn.execute(UNFINISHED).fetchall()]
 
 
-CONSUME = "DELETE FROM outbox WHERE message_id = %s"
-ALIVE = "SELECT EXISTS (SELECT FROM outbox WHERE message_id = %s)"
+CONSUME = "DELETE FROM outbox WHERE message_id = %s AND id = %s"
+ALIVE = "SELECT EXISTS (SELECT FROM outbox WHERE message_id = %s AND id = coalesce(%s, id))"
 
 
-def consume(conn: Connection[Any], message_id: str) -> bool:
-    """Delete the intent; False when it was consumed before."""
+def consume(conn: Connection[Any], message_id: str, intent: int) -> bool:
+    """Delete the intent of that number; False when it was consumed before."""
     with translated():
-        return conn.execute(CONSUME, [message_id]).rowcount == 1
+        return conn.execute(CONSUME, [message_id, intent]).rowcount == 1
 
 
-def alive(conn: Connection[Any], message_id: str) -> bool:
-    """Tell whether the intent is still to be consumed."""
+def alive(conn: Connection[Any], message_id: str, intent: int | None = None) -> bool:
+    """Tell whether the intent is still to be consumed: the one of that number, or any of this id."""
     with translated():
-        row = conn.execute(ALIVE, [message_id]).fetchone()
+        row = conn.execute(ALIVE, [message_id, intent]).fetchone()
     return bool(row and row[0])
 
 

@@ -132,5 +132,5 @@ def _missing(heads: Sequence[tuple[int, str, str]], publisher: Publisher) -> lis
     lost: list[int] = []
     for queue, group in by_queue:
         ids = {message_id: intent for intent, message_id, _ in group}
-        lost += [ids[m] for m in publisher.missing(queue, list(ids))]
+        lost += [ids[m] for m in publisher.missing(queue, ids)]
     return sorted(lost)

@@ -93,15 +93,15 @@ class Publisher:
         except redis.exceptions.RedisError as error:
             raise _away(error) from error
 
-    def missing(self, queue: str, ids: Sequence[str]) -> list[str]:
-        """Return those of the message ids that are not alive in Redis.
+    def missing(self, queue: str, intents: Mapping[str, int]) -> list[str]:
+        """Return those of the message ids that are not alive in Redis as this intent, or a newer one.
 
         Raises:
             RedisAway: it cannot be read now.
 
         """
         try:
-            return self._lanes.missing(queue, ids)
+            return self._lanes.missing(queue, intents)
         except redis.exceptions.RedisError as error:
             raise _away(error) from error
 

@@ -164,6 +164,6 @@ def test_the_consumers_interface_is_what_it_was() -> None:
 
 def test_a_delivery_lends_the_messages_fields() -> None:
     message: Message[Any] = Message("q", "act", (1,), {}, {"a": 1}, "id", 5)
-    delivery = Delivery(message, "lane|id", link=None)  # type: ignore[arg-type]
+    delivery = Delivery(message, "lane|id", link=None, intent=1)  # type: ignore[arg-type]
     assert (delivery.queue_name, delivery.actor_name, delivery.args) == ("q", "act", (1,))
     assert (delivery.options, delivery.message_id, delivery.failed) == ({"a": 1}, "id", False)

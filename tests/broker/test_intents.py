@@ -1,5 +1,6 @@
 """ConsumeIntent: actors whose messages come from outbox.append, on a real PostgreSQL."""
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -41,15 +42,23 @@ class Bench:
         dramatiq.actor(run, broker=self.broker, actor_name="act", consume_intent=True)
         self.worker.start()
 
-    def deliver(self, message_id: str, body: str) -> None:
+    def deliver(self, message_id: str, intent: int, body: str) -> None:
         lane = message_id.split("|", maxsplit=1)[0]
-        self.broker.lanes.send(Outgoing(Q, message_id, lane, 5, 1, 0, body.encode()), self.broker._default)
+        row = Outgoing(Q, message_id, lane, 5, intent, 0, body.encode())
+        self.broker.lanes.send(row, self.broker._default)
 
-    def append(self, conn: psycopg.Connection[Any], n: int) -> tuple[str, str]:
-        message_id = outbox.append(conn, "act", [n], lane="default", queue=Q)
-        row = conn.execute("SELECT body FROM outbox WHERE message_id = %s", [message_id]).fetchone()
+    def append(
+        self, conn: psycopg.Connection[Any], n: int, dedupe: str | None = None
+    ) -> tuple[str, int, str]:
+        message_id = outbox.append(conn, "act", [n], lane="default", queue=Q, dedupe=dedupe)
+        row = conn.execute("SELECT id, body FROM outbox WHERE message_id = %s", [message_id]).fetchone()
         assert row is not None
-        return message_id, row[0]
+        return message_id, *row
+
+    def append_again(self, n: int, dedupe: str) -> tuple[str, int, str]:
+        """Use an id again, as an application may once its intent is consumed."""
+        self.database.admin.execute("DELETE FROM outbox WHERE message_id = %s", [f"default|{dedupe}"])
+        return self.append(self.database.admin, n, dedupe)
 
     def living(self) -> int:
         row = self.database.admin.execute("SELECT count(*) FROM outbox").fetchone()
@@ -99,9 +108,9 @@ def test_a_message_without_an_intent_is_skipped_in_the_end(
     monkeypatch.setattr(intents, "VISIBLE_WITHIN_SECONDS", 0.3)
     runs: list[int] = []
     bench.actor(runs.append)
-    message_id, body = bench.append(bench.database.admin, 1)
+    delivery = bench.append(bench.database.admin, 1)
     bench.database.admin.execute("DELETE FROM outbox")
-    bench.deliver(message_id, body)
+    bench.deliver(*delivery)
     bench.empty()
     assert runs == []
 
@@ -130,3 +139,48 @@ def test_while_the_database_is_away_messages_wait(bench: Bench) -> None:
     assert len(runs) == 1
     with bench.database.connect() as conn:
         assert conn.execute("SELECT count(*) FROM outbox").fetchone() == (0,)
+
+
+def test_an_id_used_again_runs_its_new_body_and_not_the_one_that_waits(bench: Bench) -> None:
+    runs: list[int] = []
+    bench.deliver(*bench.append(bench.database.admin, 1, "order-7"))
+    bench.deliver(*bench.append_again(2, "order-7"))
+    bench.actor(runs.append)
+    bench.empty()
+    assert (runs, bench.living()) == ([2], 0)
+
+
+def test_the_end_of_an_old_delivery_swallows_no_newer_intent_of_its_id(bench: Bench) -> None:
+    begun, gate = threading.Event(), threading.Event()
+    runs: list[int] = []
+
+    def act(n: int) -> None:
+        runs.append(n)
+        begun.set()
+        gate.wait(20)
+
+    bench.actor(act)
+    bench.deliver(*bench.append(bench.database.admin, 1, "order-7"))
+    assert begun.wait(10)
+    bench.deliver(*bench.append_again(2, "order-7"))
+    gate.set()
+    bench.empty()
+    assert (runs, bench.living()) == ([1, 2], 0)
+
+
+def test_an_old_message_does_not_run_in_the_name_of_a_newer_intent(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newer one has not reached Redis; its intent stays, and the audit publishes it."""
+    monkeypatch.setattr(intents, "VISIBLE_WITHIN_SECONDS", 0.3)
+    runs: list[int] = []
+    bench.actor(runs.append)
+    old = bench.append(bench.database.admin, 1, "order-7")
+    new = bench.append_again(2, "order-7")
+    bench.deliver(*old)
+    bench.empty()
+    assert (runs, bench.living()) == ([], 1)
+    assert bench.broker.lanes.missing(Q, {new[0]: new[1]}) == [new[0]]
+    bench.deliver(*new)
+    bench.empty()
+    assert (runs, bench.living()) == ([2], 0)

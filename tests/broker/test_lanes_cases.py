@@ -89,7 +89,7 @@ def test_a_job_may_run_far_longer_than_a_silent_consumer_lives(
     assert len(lanes.fetch(Q, "long", 4).messages) == 1
     for _ in range(3 * DEAD_AFTER_MS // 1_000):
         clock.now += 1_000
-        lanes.beat(Q, "long", ["a|0"])
+        lanes.beat(Q, "long", {"a|0": 0})
         assert lanes.fetch(Q, "other", 4).messages == []
     lanes.ack(Q, "long", ["a|0"])
     assert len(lanes.fetch(Q, "other", 4).messages) == 1
@@ -108,7 +108,7 @@ def test_a_starved_beat_loses_the_slot_and_its_late_end_frees_nobody_elses(
         end(Q, "starved", ["a|0"])
         assert lanes.stats(Q).running == 1
         assert lanes.fetch(Q, "third", 4).messages == []
-    assert lanes.beat(Q, "starved", ["a|0"]) == (0, 0), "another live consumer has it"
+    assert lanes.beat(Q, "starved", {"a|0": 0}) == (0, 0), "another live consumer has it"
     assert lanes.fetch(Q, "third", 4).messages == []
     lanes.ack(Q, "other", ["a|0"])
     assert [i for i, _ in lanes.fetch(Q, "third", 4).messages] == ["a|1"]

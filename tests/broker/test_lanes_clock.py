@@ -74,7 +74,7 @@ def test_one_long_silence_after_a_loss_opens_no_lane(lanes: Lanes, clock: Clock)
     )
     clock.now += HOUR
     assert fetched(lanes, "other") == []
-    assert lanes.beat(Q, "c", ["a|1"]) == (1, 0)
+    assert lanes.beat(Q, "c", {"a|1": 1}) == (1, 0)
     open_lanes(lanes, clock)
     assert fetched(lanes, "other") == []
 

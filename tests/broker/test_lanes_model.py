@@ -18,11 +18,14 @@ IDS = tuple(f"{lane}|{n}" for lane in LANES for n in range(4))
 CONSUMERS = ("c1", "c2")
 BASELINE = {f"{NS}:{name}".encode() for name in ("token", "limits", "clock", "queues")}
 
+# An id may be used again: then its intent is a newer one. Numbers begin at 1, as in the database.
 rows = st.builds(
-    lambda message_id, priority, delay: Outgoing(
-        Q, message_id, lane_of(message_id), priority, IDS.index(message_id), delay, message_id.encode()
+    lambda message_id, again, priority, delay: Outgoing(
+        Q, message_id, lane_of(message_id), priority, IDS.index(message_id) + 1 + len(IDS) * again, delay,
+        f"{message_id} {again}".encode(),
     ),
-    st.sampled_from(IDS), st.sampled_from((0, 5, 9)), st.sampled_from((0, 0, 0, 40, 900)),
+    st.sampled_from(IDS), st.sampled_from((0, 0, 0, 1, 2)), st.sampled_from((0, 5, 9)),
+    st.sampled_from((0, 0, 0, 40, 900)),
 )  # fmt: skip
 limits = st.builds(
     Limit,
@@ -130,15 +133,21 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
 
         @rule(consumer=st.sampled_from(CONSUMERS))
         def beat(self, consumer: str) -> None:
-            self._beat(consumer, list(self.model.held.get(consumer, {})))
+            held = self.model.held.get(consumer, {})
+            self._beat(consumer, {i: score % 2**48 for i, score in held.items()})
 
         @rule(
-            consumer=st.sampled_from(CONSUMERS), ids=st.lists(st.sampled_from(IDS), max_size=4, unique=True)
+            consumer=st.sampled_from(CONSUMERS),
+            ids=st.lists(st.sampled_from(IDS), max_size=4, unique=True),
+            again=st.sampled_from((None, 0, 0, 1)),
         )
-        def beat_after_something_was_lost(self, consumer: str, ids: list[str]) -> None:
-            self._beat(consumer, ids)
+        def beat_after_something_was_lost(self, consumer: str, ids: list[str], again: int | None) -> None:
+            def intent(i: str) -> int:
+                return 0 if again is None else IDS.index(i) + 1 + len(IDS) * again
 
-        def _beat(self, consumer: str, ids: list[str]) -> None:
+            self._beat(consumer, {i: intent(i) for i in ids})
+
+        def _beat(self, consumer: str, ids: dict[str, int]) -> None:
             assert self.lanes.beat(Q, consumer, ids) == self.model.beat(consumer, ids)
 
         @rule(consumer=st.sampled_from(CONSUMERS))
@@ -160,9 +169,12 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
                 self.time_passes(1_000)
                 self._publish([], [])
 
-        @rule()
-        def missing(self) -> None:
-            assert self.lanes.missing(Q, IDS) == [i for i in IDS if not self.model.alive(i)]
+        @rule(again=st.sampled_from((0, 0, 1)))
+        def missing(self, again: int) -> None:
+            asked = {i: IDS.index(i) + 1 + len(IDS) * again for i in IDS}
+            assert self.lanes.missing(Q, asked) == [
+                i for i, n in asked.items() if not self.model.alive(i) or self.model.intent(i) < n
+            ]
             for message_id in IDS:
                 if message_id in self.model.waiting.get(lane_of(message_id), {}):
                     self.model.place(lane_of(message_id))
@@ -188,7 +200,7 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
                     running.setdefault(lane_of(i), set()).add(i)
             lanes, consumers = list(LANES), list(CONSUMERS)
             read = client.pipeline(transaction=False)
-            for key in ("messages", "holder", "where"):
+            for key in ("messages", "holder", "where", "following"):
                 read.hgetall(p + key)
             for key in ("delayed", "throttled", "consumers", *(f"lane:{n}" for n in lanes)):
                 read.zrange(p + key, 0, -1, withscores=True)
@@ -206,6 +218,9 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             assert _texts(next(got)) == {
                 lane: f"ring {m.credit[lane]}" if lane in m.credit else state
                 for lane, state in m.state.items()
+            }
+            assert _texts(next(got)) == {
+                i: f"{due} {score} {body.decode()}" for i, (due, score, body) in m.following.items()
             }
             assert _scores(next(got)) == m.delayed
             assert _scores(next(got)) == m.until

@@ -36,10 +36,10 @@ def test_a_full_redis_refuses_to_publish_and_still_acknowledges(
     lanes.ack(Q, "c", ["a|0"])
     assert [i for i, _ in lanes.fetch(Q, "c", 1).messages] == ["a|1"]
     lanes.defer(Q, "c", "a|1", 10)
-    lanes.beat(Q, "c", [])
+    lanes.beat(Q, "c", {})
     client.config_set("maxmemory", 0)
     assert lanes.publish(token, messages=[message(9)])[1] == Published(1, 0, 0)
-    assert lanes.missing(Q, [f"a|{n}" for n in (0, 1, 2, 9)]) == ["a|0"]
+    assert lanes.missing(Q, {f"a|{n}": n for n in (0, 1, 2, 9)}) == ["a|0"]
 
 
 def test_scripts_that_were_flushed_are_loaded_again(client: Redis, lanes: Lanes, clock: Clock) -> None:
@@ -59,7 +59,7 @@ def test_a_lost_reply_is_found_out_and_nothing_is_done_twice(lanes: Lanes, clock
     lanes.ack(Q, "c", ["a|0"])
     again = lanes.publish(before, messages=[message(0)], position={"lsn": "0/10"})
     assert again == (after, Published(0, 0, 0))
-    assert lanes.missing(Q, ["a|0"]) == ["a|0"]
+    assert lanes.missing(Q, {"a|0": 0}) == ["a|0"]
 
 
 def test_a_mismatch_touches_nothing(client: Redis, lanes: Lanes, clock: Clock) -> None:
@@ -110,11 +110,28 @@ def test_whatever_key_is_lost_the_audit_brings_every_message_back(
     token, _ = lanes.publish(token, messages=everything)
     assert len(lanes.fetch(Q, "c", 1).messages) == 1
     client.delete(f"{NS}:{Q}:{key}")
-    gone = set(lanes.missing(Q, [m.message_id for m in everything]))
+    gone = set(lanes.missing(Q, {m.message_id: m.intent for m in everything}))
     lanes.publish(token, messages=[m for m in everything if m.message_id in gone])
     lanes.leave(Q, "c")
     clock.now += 500
     assert {i for i, _ in lanes.fetch(Q, "d", 9).messages} == {m.message_id for m in everything}
+
+
+@pytest.mark.parametrize("key", ["consumers", "held:dead"])
+def test_a_lane_is_not_full_of_a_message_that_nobody_holds(
+    client: Redis, lanes: Lanes, clock: Clock, key: str
+) -> None:
+    """Part of Redis was lost together with the consumer: finding out opens the lane, at once."""
+    lanes.seize(1)
+    open_lanes(lanes, clock)
+    capped = Limit("a", 1, 1, 1, None, 1, paused=False)
+    token, _ = lanes.publish(Token(1, 0), messages=[message(0), message(1)], limits=[capped])
+    assert len(lanes.fetch(Q, "dead", 1).messages) == 1
+    lanes.fetch(Q, "c", 1)
+    client.delete(f"{NS}:{Q}:{key}")
+    lanes.publish(token, messages=[message(0)])
+    assert lanes.stats(Q).lanes[0].state == "ring"
+    assert len(lanes.fetch(Q, "c", 1).messages) == 1
 
 
 def test_a_consumer_settles_only_what_it_holds(lanes: Lanes, clock: Clock) -> None:
@@ -125,7 +142,7 @@ def test_a_consumer_settles_only_what_it_holds(lanes: Lanes, clock: Clock) -> No
     lanes.requeue(Q, "thief", ["a|0"])
     lanes.defer(Q, "thief", "a|0", 10)
     assert lanes.fetch(Q, "thief", 1).messages == []
-    assert lanes.beat(Q, "thief", ["a|0"]) == (0, 0)
+    assert lanes.beat(Q, "thief", {"a|0": 0}) == (0, 0)
     assert lanes.stats(Q).running == 1
 
 
@@ -136,7 +153,7 @@ def test_a_message_whose_fetch_reply_was_lost_comes_back_with_the_next_beat(
     lanes.publish(token, messages=[message(0), message(1)])
     lanes.fetch(Q, "c", 1)
     lanes.fetch(Q, "c", 1)
-    assert lanes.beat(Q, "c", ["a|0"]) == (0, 1)
+    assert lanes.beat(Q, "c", {"a|0": 0}) == (0, 1)
     assert [i for i, _ in lanes.fetch(Q, "c", 5).messages] == ["a|1"]
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from broker.lanes import Limit, Outgoing, Settled, Verb
 
 DEAD_AFTER, SERVED_STEP, OPEN_AFTER, HOLD = 10_000, 1_100, 1_200, 250
+STEP = 2**48
 REFUNDING = {Verb.REFUND, Verb.HOLD, Verb.REQUEUE}
 
 
@@ -25,6 +26,8 @@ class Model:
     open_at: int | None = None
     limits: dict[str, Limit] = field(default_factory=dict)
     bodies: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    following: dict[str, tuple[int, int, bytes]] = field(default_factory=dict)  # id -> due, score, body
+    came: dict[str, bool] = field(default_factory=dict)  # lanes to look at when a publish ends
     waiting: dict[str, dict[str, int]] = field(default_factory=dict)  # lane -> id -> score
     delayed: dict[str, int] = field(default_factory=dict)  # id -> due
     held: dict[str, dict[str, int]] = field(default_factory=dict)  # consumer -> id -> score
@@ -54,11 +57,19 @@ class Model:
         return sum(lane_of(i) == lane for ids in self.held.values() for i in ids)
 
     def alive(self, message_id: str) -> bool:
+        if message_id in self.following:
+            return self.holder(message_id) is not None
         return message_id in self.bodies and (
             message_id in self.waiting.get(lane_of(message_id), {})
             or message_id in self.delayed
             or self.holder(message_id) is not None
         )
+
+    def intent(self, message_id: str) -> int:
+        """Return the intent that a living id stands for."""
+        if message_id in self.following:
+            return self.following[message_id][1] % STEP
+        return self.bodies[message_id][0] % STEP
 
     def interval(self, lane: str) -> float | None:
         rate = self.limits[lane].rate_per_second
@@ -118,6 +129,20 @@ class Model:
         score, lane = self.unhold(consumer, message_id), lane_of(message_id)
         if message_id in self.bodies:
             self.waiting.setdefault(lane, {})[message_id] = score
+        else:
+            self.follow(message_id)
+
+    def follow(self, message_id: str) -> bool:
+        """Let the newer intent come; True if it went to its lane."""
+        if message_id not in self.following:
+            return False
+        due, score, body = self.following.pop(message_id)
+        self.bodies[message_id] = score, body
+        if due > self.now:
+            self.delayed[message_id] = due
+            return False
+        self.waiting.setdefault(lane_of(message_id), {})[message_id] = score
+        return True
 
     # Commands -----------------------------------------------------------------------------------
 
@@ -127,6 +152,7 @@ class Model:
         counts = [0, 0, 0]
         for m in messages:
             counts[self._put(m)] += 1
+        self.look()
         return counts[0], counts[1], counts[2]
 
     def _limit(self, limit: Limit) -> None:
@@ -144,51 +170,86 @@ class Model:
         if lane != "*":
             self.place(lane)
 
-    def _put(self, m: Outgoing) -> int:
-        score, lane = m.priority * 2**48 + m.intent, lane_of(m.message_id)
-        if m.message_id not in self.bodies:
-            self.bodies[m.message_id] = (score, m.body)
-            owner = self.holder(m.message_id)
-            if owner is not None:
-                self.held[owner][m.message_id] = score
-                return 2
-        elif self.alive(m.message_id):
-            if m.message_id in self.waiting.get(lane, {}):
+    def look(self) -> None:
+        """Give the lanes that were met a place, in the order in which they were met."""
+        for lane, heal in self.came.items():
+            if heal or lane not in self.state:
                 self.place(lane)
-            return 1
+        self.came.clear()
+
+    def _put(self, m: Outgoing) -> int:
+        score, lane = m.priority * STEP + m.intent, lane_of(m.message_id)
+        owner = self.holder(m.message_id)
+        if owner is not None:
+            return self._put_in_flight(owner, m, score)
+        if m.message_id in self.bodies:
+            # Whatever has a body is alive here: the model loses everything or nothing.
+            if m.message_id in self.waiting.get(lane, {}):
+                self.came[lane] = True
+            if m.intent <= self.bodies[m.message_id][0] % STEP:
+                return 1
+            self.waiting.get(lane, {}).pop(m.message_id, None)
+            self.delayed.pop(m.message_id, None)
+        self.bodies[m.message_id] = (score, m.body)
         if m.delay_ms:
             self.delayed[m.message_id] = self.now + m.delay_ms
         else:
-            self.enter(m.message_id, score)
+            self.waiting.setdefault(lane, {})[m.message_id] = score
+            self.came.setdefault(lane, False)
         return 0
 
-    def settle(self, consumer: str, settled: Settled) -> None:  # noqa: C901 -- five verbs
-        message_id, lane = settled.message_id, lane_of(settled.message_id)
-        if message_id not in self.held.get(consumer, {}):
-            return
-        if settled.verb is Verb.REQUEUE:
-            self.give_back(consumer, message_id)
+    def _put_in_flight(self, owner: str, m: Outgoing, score: int) -> int:
+        message_id, there = m.message_id, (*self.bodies.get(m.message_id, ()),)
+        if message_id in self.following:
+            known, same = self.following[message_id][1] % STEP, 1
         else:
-            self.unhold(consumer, message_id)
-            if settled.verb is Verb.ACK:
-                self.bodies.pop(message_id, None)
-            elif message_id in self.bodies:
-                self.delayed[message_id] = self.now + settled.delay_ms
+            known = (there[0] if there else self.held[owner][message_id]) % STEP
+            same = 1 if there else 2
+        if known == 0 or (m.intent == known and same == 2):
+            self.bodies[message_id] = (score, m.body)
+            self.held[owner][message_id] = score
+            return 2
+        if m.intent <= known:
+            return 1
+        self.bodies.pop(message_id, None)
+        self.following[message_id] = (self.now + m.delay_ms, score, m.body)
+        return 0
+
+    def _end(self, consumer: str, settled: Settled) -> bool:
+        """Take a message out of flight; True if one came to its lane."""
+        message_id, lane = settled.message_id, lane_of(settled.message_id)
+        score = self.unhold(consumer, message_id)
+        if message_id not in self.bodies:
+            return self.follow(message_id)
+        if settled.verb is Verb.REQUEUE:
+            self.waiting.setdefault(lane, {})[message_id] = score
+            return True
+        if settled.verb is Verb.ACK:
+            del self.bodies[message_id]
+        else:
+            self.delayed[message_id] = self.now + settled.delay_ms
+        return False
+
+    def settle(self, consumer: str, settled: Settled) -> None:
+        lane = lane_of(settled.message_id)
+        if settled.message_id not in self.held.get(consumer, {}):
+            return
+        came = self._end(consumer, settled)
         if settled.verb in REFUNDING:
             step = self.interval(lane) if lane in self.limits else None
             if step is not None and lane in self.full_at:
                 self.full_at[lane] -= step
             if lane in self.credit:
                 self.credit[lane] = min(self.credit[lane] + 1, self.limits[lane].weight)
+        if came and lane not in self.state:
+            self.place(lane)
+            if settled.verb is not Verb.HOLD:
+                return
         state = self.state.get(lane)
         if settled.verb is Verb.HOLD:
             if state in {"ring", "full", "throttled"}:
                 self.move(lane, "throttled", self.now + HOLD)
-        elif (
-            state == "full"
-            or (settled.verb in REFUNDING and state == "throttled")
-            or (settled.verb is Verb.REQUEUE and state is None)
-        ):
+        elif state == "full" or (settled.verb in REFUNDING and state == "throttled"):
             self.place(lane)
 
     def fetch(self, consumer: str, count: int, settled: list[Settled]) -> list[tuple[str, bytes]]:
@@ -244,7 +305,7 @@ class Model:
             self.ring.append(self.ring.pop(0))
         return message_id
 
-    def beat(self, consumer: str, ids: list[str]) -> tuple[int, int]:
+    def beat(self, consumer: str, ids: dict[str, int]) -> tuple[int, int]:
         self.consumers[consumer] = self.served
         mine = sorted((s, i) for i, s in self.held.get(consumer, {}).items())
         dropped = [i for _, i in mine if i not in ids]
@@ -252,12 +313,13 @@ class Model:
             self.give_back(consumer, message_id)
             self.place(lane_of(message_id))
         restored = 0
-        for message_id in ids:
-            if self.holder(message_id) is None:
+        for message_id, intent in ids.items():
+            score = self.bodies.get(message_id, (intent, b""))[0]
+            if self.holder(message_id) is None and (intent in {0, score % STEP}):
                 lane = lane_of(message_id)
                 self.waiting.get(lane, {}).pop(message_id, None)
                 self.delayed.pop(message_id, None)
-                self.held.setdefault(consumer, {})[message_id] = self.bodies.get(message_id, (0, b""))[0]
+                self.held.setdefault(consumer, {})[message_id] = score
                 self.place(lane)
                 restored += 1
         return restored, len(dropped)
@@ -275,3 +337,4 @@ class Model:
         for message_id in self.delayed:
             del self.bodies[message_id]
         self.delayed.clear()
+        self.following.clear()
