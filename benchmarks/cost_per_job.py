@@ -1,9 +1,9 @@
 """What a job costs: CPU of each process, WAL, disk and memory, on the embedded stack; docs/scale.md uses it.
 
 `python -m benchmarks.cost_per_job [--jobs 3000]`: jobs by single requests and by batches of 500, each with
-one document that was put before and the mock renderer; then a backlog that waits, for its size. CPU is
-user + system time of all processes of a kind, less what they use in the same time when idle. Exit 1 unless
-every job succeeded.
+one document that was put before and the mock renderer; then a backlog that waits, for its size, and
+intents without jobs, for the relay's speed. CPU is user + system time of all processes of a kind, less what
+they use in the same time when idle. Exit 1 unless every job succeeded.
 """
 
 import argparse
@@ -25,9 +25,10 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
+from db import outbox
 from ops.stack import Stack, StackPlan
 
-CLIENTS, BATCH, THREADS = 8, 500, 4
+CLIENTS, BATCH, THREADS, WRITERS = 8, 500, 4, 4
 WARM_UP = 200
 IDLE_SECONDS = 10.0
 MESSAGES = "oncommit:previews:messages"
@@ -75,6 +76,21 @@ class Farm:
         """Send jobs by 500."""
         for first in range(0, count, BATCH):
             self.post("/v1/batches", {"jobs": [self.job] * min(BATCH, count - first)})
+
+    def intents(self, count: int) -> None:
+        """Commit intents that are no jobs, one by one."""
+
+        def some(number: int) -> None:
+            with psycopg.connect(self.stack.reach.owner, autocommit=True) as conn:
+                for _ in range(number):
+                    outbox.append(conn, "nobody", ["x" * 40], lane=self.stack.team, queue="previews")
+
+        with ThreadPoolExecutor(WRITERS) as threads:
+            list(
+                threads.map(
+                    some, [count // WRITERS] * (WRITERS - 1) + [count - count // WRITERS * (WRITERS - 1)]
+                )
+            )
 
     def finish(self, _count: int = 0) -> None:
         """Wait until nothing is unfinished."""
@@ -130,15 +146,17 @@ def idle(farm: Farm) -> dict[str, float]:
 class Measured:
     """One run: microseconds of CPU a job by kind, bytes a job of WAL and of rows that stay.
 
-    `road`: singles, batches, or waiting: batches while dispatch is paused, so accepted and published only.
+    `road`: singles, batches; waiting: batches while dispatch is paused, so accepted and published only;
+    intents: rows of the outbox alone, a commit each and as fast as four connections can, while paused.
     """
 
     def __init__(self, farm: Farm, count: int, road: str, resting: dict[str, float]) -> None:
         self.road = road
         farm.admin.execute(CHECKPOINT)
         before, wal, rows, began = farm.spent(), farm.number(WAL), farm.number(TABLES), time.monotonic()
-        (farm.singles if road == "singles" else farm.batches)(count)
-        (farm.published if road == "waiting" else farm.finish)(count)
+        send = {"singles": farm.singles, "intents": farm.intents}.get(road, farm.batches)
+        send(count)
+        (farm.published if road in {"waiting", "intents"} else farm.finish)(count)
         seconds = time.monotonic() - began
         after = farm.spent()
         self.cpu = {
@@ -159,6 +177,15 @@ def backlog(farm: Farm, count: int, resting: dict[str, float]) -> tuple[Measured
     farm.admin.execute(PAUSE, [False])
     farm.finish(count)
     return found
+
+
+def intents(farm: Farm, count: int, resting: dict[str, float]) -> Measured:
+    """Return what it takes to publish rows of single commits; nothing runs, and nothing is left."""
+    farm.admin.execute(PAUSE, [True])
+    run = Measured(farm, count, "intents", resting)
+    farm.admin.execute("DELETE FROM outbox")
+    farm.redis.flushall()
+    return run
 
 
 def tables(
@@ -210,7 +237,7 @@ def main() -> int:
             resting = idle(farm)
             runs = [Measured(farm, given.jobs, road, resting) for road in ("singles", "batches")]
             run, *waiting = backlog(farm, given.jobs, resting)
-            runs.append(run)
+            runs += [run, intents(farm, given.jobs, resting)]
             whole = admin.execute(SUCCEEDED, [WARM_UP + 3 * given.jobs]).fetchone() == (True,)
     for table in tables(runs, waiting, resting, given.jobs):
         console.print(table)
