@@ -36,22 +36,19 @@ def main() -> int:
     names = given.only or list(MEASURES)
     if given.write and set(names) != set(BOUNDS):
         parser.error("--write needs all measures")
-    text, good = _measure_all(names, given.repeat)
-    print(text)
-    if given.write:
-        report.write(text)
-    return int(not good)
+    return int(not _measure_all(names, given.repeat, write=given.write))
 
 
-def _measure_all(names: list[str], times: int) -> tuple[str, bool]:
+def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
+    """Measure each so often; print the table, and write it after each measure: who stops it keeps the rest."""
     found, began, load = report.Found(times), time.monotonic(), [os.getloadavg()[0]]
 
     def say(what: str) -> None:
         print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
 
     with server_of_its_own() as (server, guardian):
-        valkey = ""
-        for name in names:
+        valkey, text = "", ""
+        for done, name in enumerate(names, 1):
             for n in range(times):
                 say(f"{name}, {n + 1} of {times}")
                 try:
@@ -63,9 +60,15 @@ def _measure_all(names: list[str], times: int) -> tuple[str, bool]:
                     for bound in BOUNDS[name]:
                         say(f"  {bound.what}: {found.values[name, bound.key][-1]:.3g} {bound.unit}")
                 load.append(os.getloadavg()[0])
-        minutes = (time.monotonic() - began) / 60
-        told = report.conditions(f"PostgreSQL {_version(server)} ({server.decoder})", valkey, minutes, load)
-    return report.markdown(found, names, told), found.holds(names)
+            minutes = (time.monotonic() - began) / 60
+            told = report.conditions(
+                f"PostgreSQL {_version(server)} ({server.decoder})", valkey, minutes, load
+            )
+            text = report.markdown(found, names[:done], told)
+            if write:
+                report.write(text)
+    print(text)
+    return found.holds(names)
 
 
 def _measure(name: str, server: Server, guardian: Guardian, found: report.Found) -> str:
@@ -75,7 +78,7 @@ def _measure(name: str, server: Server, guardian: Guardian, found: report.Found)
     ):
         for each in (folder, servers_folder):
             Path(each).chmod(0o711)
-        server.start()  # a run that failed may have left it stopped
+        _as_it_was(server)
         with world_on(server, Path(folder), Path(servers_folder), guardian) as world:
             info = world.valkey.client.info("server")
             try:
@@ -85,6 +88,14 @@ def _measure(name: str, server: Server, guardian: Guardian, found: report.Found)
                     print(f"--- {process}\n{text[-LOG_TAIL:]}", file=sys.stderr)
                 raise
     return f"Valkey {info.get('valkey_version') or info['redis_version']}"
+
+
+def _as_it_was(server: Server) -> None:
+    """Let no measure find what the one before has left: a stopped server, a setting."""
+    server.start()
+    with server.connect() as conn:
+        conn.execute("ALTER SYSTEM RESET ALL")
+        conn.execute("SELECT pg_reload_conf()")
 
 
 def _version(server: Server) -> str:

@@ -202,10 +202,11 @@ class Processes:
         return {"ONCOMMIT_HEALTH_FILE": str(self.folder / f"{name}-{len(self.started)}.url")}
 
     def renders(self) -> list[dict[str, Any]]:
-        """Every line of the render log."""
+        """Every whole line of the render log: who reads while a line is written may see a part of it."""
         if not self.render_log.exists():
             return []
-        return [json.loads(line) for line in self.render_log.read_text(encoding="utf-8").splitlines()]
+        whole, _, _ = self.render_log.read_text(encoding="utf-8").rpartition("\n")
+        return [json.loads(line) for line in whole.splitlines()]
 
     def close(self) -> None:
         """End all of them, latest first."""

@@ -52,20 +52,27 @@ class Flowing:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._slowest = 0.0
+        self._error: Exception | None = None
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stopped.is_set():
-            [job] = self._stage.accept("heavy")
-            self._slowest = max(self._slowest, seconds_until(lambda: self._stage.started(job), 60))  # noqa: B023
-            self._stopped.wait(0.5)
+        try:
+            while not self._stopped.is_set():
+                [job] = self._stage.accept("heavy")
+                took = seconds_until(lambda job=job: self._stage.started(job), 60)
+                self._slowest = max(self._slowest, took)
+                self._stopped.wait(0.5)
+        except Exception as error:  # noqa: BLE001 -- raised where it is waited for
+            self._error = error
 
     def stop(self) -> float:
         """Stop, and return the longest time, seconds."""
         self._stopped.set()
-        self._thread.join(60)
+        self._thread.join(90)
+        if self._error is not None:
+            raise self._error
         return self._slowest
 
 
