@@ -85,7 +85,7 @@ class Watcher:
         if self._lanes is None or self.trouble or not left:
             return
         try:
-            gone = set(self._lanes.missing(QUEUE, left))
+            gone = set(self._lanes.missing(QUEUE, dict.fromkeys(left, 0)))
         except (RedisError, OSError) as error:
             # The class alone: a driver's text may hold the URL.
             self.trouble = f"not reachable from here ({type(error).__name__})"
