@@ -10,8 +10,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from portal.app import create, doored
-from portal.door import HEADER_BYTES
 from portal.server import KEEP_ALIVE_SECONDS, Protocol, Server, bind
+from portal.wellformed import HEADER_BYTES
 from runtime import logs, tracing
 from runtime.health import base_url, write_atomically
 from runtime.settings import Settings, SettingsError, settings

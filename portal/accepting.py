@@ -88,7 +88,7 @@ async def post_job(request: Request, caller: Submitter) -> Response:
     """Accept one job. The key decides: the same key and meaning is the same job."""
     key = _key(request)
     require_type(request, JSON)
-    with portal(request).budget.share() as share:
+    with portal(request).budget.share(caller.team) as share:
         body = await whole(request, MAX_JOB_BYTES, share)
         wanted = asked.one(body)
     decision, row = await _accept(request, caller, key, wanted, None)
@@ -122,13 +122,13 @@ async def post_batch(request: Request, caller: Submitter) -> Response:
     key = _key(request)
     media_type = require_type(request, *FORMS)
     found = portal(request)
-    with found.budget.share() as share:
+    with found.budget.share(caller.team) as share:
         limit, understand = FORMS[media_type]
         body = await whole(request, limit, share)
         # In a thread, so that others are answered meanwhile; one at a time, so that memory is bounded.
         loop = asyncio.get_running_loop()
         wanted = await loop.run_in_executor(found.parser, understand, body)
-    decision, row = await _accept(request, caller, key, wanted, ids.uuid7())
+        decision, row = await _accept(request, caller, key, wanted, ids.uuid7())
     batch: reads.BatchRow = row
     structlog.contextvars.bind_contextvars(batch=str(batch.id))
     return _accepted(f"/v1/batches/{batch.id}", batch_json(batch), decision)
@@ -169,9 +169,11 @@ async def _accept(
         return decision, await _row(conn, caller.team, decision)
 
     async def look(seconds: float) -> tuple[Decision, Any]:
-        return await found.database.run(
-            work, wait=seconds, within=WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
-        )
+        within = WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
+        if batch is None:
+            return await found.database.run(work, wait=seconds, within=within)
+        async with found.turns.turn(caller.team, seconds):
+            return await found.database.run(work, wait=seconds, within=within)
 
     decision, row = await idempotency.decided(look)
     metrics.count("requests_decided_total", outcome=decision.outcome)

@@ -13,6 +13,7 @@ from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
 from db.errors import DatabaseError, Refused
 from portal import accepting, batches, documents, event_routes, health, jobs, previews
@@ -26,7 +27,7 @@ from portal.limits import Backlogs, Rates
 from portal.problems import Fault, Problem, answer
 from portal.resources import BatchRequest, JobRequest
 from portal.streams import Hub
-from runtime.blobs import BlobStore, BlobStoreFull
+from runtime.blobs import BlobStore, BlobStoreFull, BlobStoreUnavailable
 from runtime.logs import get_logger
 from runtime.settings import Settings
 
@@ -97,6 +98,7 @@ def create(config: Settings) -> FastAPI:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(DatabaseError, _database)
     app.add_exception_handler(BlobStoreFull, _full)
+    app.add_exception_handler(BlobStoreUnavailable, _no_store)
     app.add_exception_handler(Exception, _unexpected)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
@@ -131,14 +133,16 @@ async def _http(request: Request, error: Exception) -> Response:
     """Tell what Starlette raises: no route, no method."""
     assert isinstance(error, HTTPException)  # noqa: S101 -- registered for it
     if error.status_code == 405:  # noqa: PLR2004 -- its name follows
-        return _told(request, Problem("method-not-allowed", headers={"Allow": _methods(request.url.path)}))
+        return _told(request, Problem("method-not-allowed", headers={"Allow": _methods(request)}))
     slug = "not-found" if error.status_code == 404 else "malformed-http"  # noqa: PLR2004 -- see the slug
     return _told(request, Problem(slug, headers=dict(error.headers or {})))
 
 
-def _methods(path: str) -> str:
+def _methods(request: Request) -> str:
     """Return every method of the resource; Starlette names those of the first route that it finds."""
-    routes = [r for module in ROUTERS for r in module.router.routes if isinstance(r, APIRoute)]
+    pages: list[BaseRoute] = request.app.routes  # those of the description; the others are in the routers
+    routes = [r for r in (*pages, *(r for m in ROUTERS for r in m.router.routes)) if isinstance(r, Route)]
+    path = request.url.path
     return ", ".join(sorted({m for r in routes if r.path_regex.match(path) for m in r.methods or ()}))
 
 
@@ -154,6 +158,11 @@ async def _database(request: Request, error: Exception) -> Response:
 async def _full(request: Request, _: Exception) -> Response:
     log.error("the blob store is full")
     return _told(request, Problem("storage-full"))
+
+
+async def _no_store(request: Request, error: Exception) -> Response:
+    log.error("the blob store does not work", exc_info=error)
+    return _told(request, Problem("storage-unavailable"))
 
 
 async def _unexpected(request: Request, _: Exception) -> Response:

@@ -4,6 +4,7 @@ A length header is believed only when it is too large; what counts is what arriv
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 
@@ -15,32 +16,41 @@ from portal.problems import Problem
 #: go, a slow line is not.
 GRACE_SECONDS = 10.0
 BYTES_PER_SECOND = 10_000
-#: What all JSON bodies that are being read or parsed may hold together, bytes.
-JSON_IN_FLIGHT = 16 << 20
+#: What all JSON bodies that are being read or parsed may hold together, bytes; and those of one team,
+#: which cannot take the others' part by not ending what it began.
+JSON_IN_FLIGHT, JSON_OF_A_TEAM = 16 << 20, 8 << 20
 
 
 class Budget:
     """Memory for JSON bodies that are in hand; the next one beyond it is answered 503."""
 
-    def __init__(self, limit: int = JSON_IN_FLIGHT) -> None:
-        self.limit = limit
-        self.used = 0
+    def __init__(self, limit: int = JSON_IN_FLIGHT, of_a_team: int = JSON_OF_A_TEAM) -> None:
+        self._limit = limit
+        self._of_a_team = of_a_team
+        self._used: Counter[str] = Counter()
 
     @contextmanager
-    def share(self) -> Generator["Share", None, None]:
-        """Take part in the budget until the block ends."""
-        share = Share(self)
+    def share(self, team: str) -> Generator["Share", None, None]:
+        """Take the team's part in the budget until the block ends."""
+        share = Share(self, team)
         try:
             yield share
         finally:
-            self.used -= share.held
+            self._used -= Counter({team: share.held})  # forgets those who hold nothing
+
+    def take(self, team: str, size: int) -> None:
+        """Count `size` more bytes of the team; raises as `Share.take` does."""
+        if self._used.total() + size > self._limit or self._used[team] + size > self._of_a_team:
+            raise Problem("overloaded")
+        self._used[team] += size
 
 
 class Share:
     """One body's part of the budget."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, team: str) -> None:
         self._budget = budget
+        self._team = team
         self.held = 0
 
     def take(self, size: int) -> None:
@@ -50,9 +60,7 @@ class Share:
             Problem: overloaded, there is no room.
 
         """
-        if self._budget.used + size > self._budget.limit:
-            raise Problem("overloaded")
-        self._budget.used += size
+        self._budget.take(self._team, size)
         self.held += size
 
 

@@ -1,5 +1,6 @@
 """Who may call a route: the dependency that every route of a team has."""
 
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -11,9 +12,17 @@ from starlette.requests import Request
 from portal.context import portal
 from portal.door import visit
 from portal.identity import Caller, require
+from portal.problems import Fault, Problem
 
 # It only describes: the header is judged in portal.identity, which knows repeated ones, too.
 BEARER = HTTPBearer(auto_error=False, description="a token of the team, as `oncommit tokens create` shows it")
+
+
+def _once_each(request: Request) -> None:
+    """Refuse a parameter that is given twice: one reader would take the first of them, another the last."""
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    if twice := [Fault(name[:100], "given more than once") for name, count in given.items() if count > 1]:
+        raise Problem("invalid-request", errors=twice)
 
 
 def _needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
@@ -24,6 +33,7 @@ def _needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
         structlog.contextvars.bind_contextvars(team=found.team)
         visit(request).headers.update(portal(request).rates.spend(found.team))
         require(found, *scopes)
+        _once_each(request)
         return found
 
     return caller

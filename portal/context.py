@@ -8,7 +8,7 @@ from starlette.requests import Request
 from portal.bodies import Budget
 from portal.database import Database
 from portal.identity import Identities
-from portal.limits import Backlogs, Rates
+from portal.limits import Backlogs, Rates, Turns
 from portal.streams import Hub
 from runtime.blobs import BlobStore
 from runtime.settings import Settings
@@ -26,6 +26,7 @@ class Portal:
     backlogs: Backlogs
     streams: Hub
     budget: Budget = field(default_factory=Budget)
+    turns: Turns = field(default_factory=Turns)
     #: One large body is parsed at a time, beside the loop.
     parser: Executor = field(default_factory=lambda: ThreadPoolExecutor(1, "parser"))
 

@@ -50,6 +50,7 @@ LINKS = {
             "unsupported-media-type",
             "digest-mismatch",
             "invalid-request",
+            "storage-unavailable",
             "storage-full",
         ),
     },

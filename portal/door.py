@@ -14,7 +14,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from portal import tracing
+from portal import tracing, wellformed
 from portal.problems import Problem, answer
 from runtime import metrics
 from runtime.logs import get_logger
@@ -22,9 +22,6 @@ from runtime.tracing import Here, span
 
 log = get_logger(__name__)
 
-#: Of the request line and headers together. h11 counts only while they are incomplete, so that what
-#: comes in one piece would pass; here everybody meets the same limit.
-HEADER_BYTES = 16 << 10
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 #: Probes and scrapes come every few seconds for ever; they are logged at debug.
 QUIET = frozenset({"/livez", "/readyz", "/metrics"})
@@ -65,6 +62,7 @@ class Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        scope = wellformed.in_origin_form(scope)
         headers = Headers(scope=scope)
         if scope["path"] in QUIET:  # a trace of every probe would bury the others
             await self._serve(scope, receive, send, Visit(headers, None), None)
@@ -81,9 +79,8 @@ class Door:
         passage = _Passage(found, receive, send)
         started = time.perf_counter()
         try:
-            app = (
-                answer(Problem("headers-too-large"), found.trace.trace_id) if _too_large(scope) else self.app
-            )
+            refused = wellformed.refusal(scope)
+            app = answer(refused, found.trace.trace_id) if refused else self.app
             await app(scope, passage.receive, passage.send)
         except ClientDisconnect:
             log.info("the client left before its request was complete")
@@ -101,11 +98,6 @@ class Door:
         finally:
             _tell(scope, found, time.perf_counter() - started, here)
             structlog.contextvars.clear_contextvars()
-
-
-def _too_large(scope: Scope) -> bool:
-    line = len(scope["raw_path"]) + len(scope["query_string"])
-    return line + sum(len(name) + len(value) for name, value in scope["headers"]) > HEADER_BYTES
 
 
 class _Passage:

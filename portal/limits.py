@@ -1,12 +1,15 @@
-"""Limits of a team: how fast it may ask, and how many unfinished jobs it may have.
+"""Limits of a team: how fast it may ask, how much at a time, and how many unfinished jobs it may have.
 
-Both are approximate on purpose, and bounded in how far: the rate is counted in each portal process,
-and the backlog is looked up at most once a second for single jobs, so that a team may overshoot its
-quota by what it submits within that second.
+Rate and backlog are approximate on purpose, and bounded in how far: the rate is counted in each portal
+process, and the backlog is looked up at most once a second for single jobs, so that a team may overshoot
+its quota by what it submits within that second.
 """
 
+import asyncio
 import math
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from db.accept import over_quota
@@ -15,6 +18,9 @@ from portal.problems import Problem
 
 #: Seconds' worth of requests that may come at once after a pause.
 BURST_SECONDS = 2.0
+#: Batches of a team that are at the database at a time: thousands of rows keep a connection for seconds,
+#: and the others of the pool are for everybody else.
+BATCHES_AT_A_TIME = 2
 #: Seconds for which the answer "under" or "over" is used again for single jobs.
 BACKLOG_SECONDS = 1.0
 
@@ -81,3 +87,30 @@ class Backlogs:
         if more == 1:
             self._known[team] = (asked + BACKLOG_SECONDS, found)
         return found
+
+
+class Turns:
+    """A team's batches take turns at the database."""
+
+    def __init__(self, at_a_time: int = BATCHES_AT_A_TIME) -> None:
+        self._at_a_time = at_a_time
+        self._lines: dict[str, asyncio.Semaphore] = {}
+
+    @asynccontextmanager
+    async def turn(self, team: str, seconds: float) -> AsyncGenerator[None, None]:
+        """Wait so long for the team's turn, and have it until the block ends.
+
+        Raises:
+            Problem: overloaded, the turn did not come.
+
+        """
+        line = self._lines.setdefault(team, asyncio.Semaphore(self._at_a_time))
+        try:
+            async with asyncio.timeout(seconds):
+                await line.acquire()
+        except TimeoutError:
+            raise Problem("overloaded", "Other batches of the team are in hand; send it again.") from None
+        try:
+            yield
+        finally:
+            line.release()

@@ -16,6 +16,7 @@ from portal.callers import Reader
 from portal.context import portal
 from portal.jobs import known_job
 from portal.problems import Problem
+from runtime.blobs import BlobStoreUnavailable
 
 router = APIRouter(prefix="/v1/jobs", tags=["previews"])
 
@@ -34,7 +35,7 @@ RESPONSES = {
         "headers": SENT | with_headers("Content-Range"),
     },
     304: {"description": "If-None-Match names this very preview", "headers": with_headers("ETag")},
-    **told("not-found", "not-ready", "no-preview", "bad-range", "preview-missing"),
+    **told("not-found", "not-ready", "no-preview", "bad-range", "preview-missing", "storage-unavailable"),
 }
 CONDITIONS = {
     "parameters": [
@@ -97,6 +98,8 @@ def _media_type(path: Path, size: int) -> str:
             raise Problem("preview-missing")
     except FileNotFoundError:
         raise Problem("preview-missing") from None
+    except OSError as error:
+        raise BlobStoreUnavailable(error.errno, "the preview cannot be read") from error
     return "image/png" if head == PNG else "application/octet-stream"
 
 
@@ -116,7 +119,8 @@ def _check_range(request: Request, size: int, etag: str) -> None:
     if_range = request.headers.get("if-range")
     numbers = [n for n in (first, last) if n]
     usable = (
-        unit.strip().lower() == "bytes"
+        request.method == "GET"
+        and unit.strip().lower() == "bytes"
         and dash == "-"
         and bool(numbers)
         and all(n.isascii() and n.isdigit() and len(n) < 19 for n in numbers)  # noqa: PLR2004 -- 64 bits

@@ -98,6 +98,13 @@ TABLE: Sequence[Kind] = (
         "Ask again later: an operator can have it made anew from the document.",
         retry_after=60,
     ),
+    Kind(
+        "storage-unavailable",
+        503,
+        "The document store does not work as it should",
+        "Send the same request again after Retry-After.",
+        retry_after=5,
+    ),
     Kind("storage-full", 507, "There is no room for the document", "Ask the operator.", retry_after=60),
 )
 

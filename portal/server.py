@@ -67,10 +67,11 @@ class Protocol(H11Protocol):
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
             body = problems.encoded(problem, None)
             head = [
-                ("Content-Type", problems.MEDIA_TYPE),
-                ("Content-Length", str(len(body))),
-                ("X-Content-Type-Options", "nosniff"),
-                ("Connection", "close"),
+                *self.server_state.default_headers,  # the date
+                (b"Content-Type", problems.MEDIA_TYPE.encode()),
+                (b"Content-Length", b"%d" % len(body)),
+                (b"X-Content-Type-Options", b"nosniff"),
+                (b"Connection", b"close"),
             ]
             for event in (
                 h11.Response(status_code=problem.kind.status, headers=head),

@@ -30,6 +30,10 @@ class BlobStoreFull(OSError):
     """The disk or the quota of the store is used up: nothing was stored, try again when there is room."""
 
 
+class BlobStoreUnavailable(OSError):
+    """The store does not work: its file system is read-only, broken, or not to be entered."""
+
+
 class BlobMissing(LookupError):
     """No blob of this digest is in the store."""
 
@@ -57,6 +61,7 @@ class BlobWriter:
 
         Raises:
             BlobStoreFull: there is no room.
+            BlobStoreUnavailable: the store does not work.
 
         """
         view = memoryview(chunk)
@@ -78,6 +83,7 @@ class BlobWriter:
 
         Raises:
             BlobStoreFull: there is no room.
+            BlobStoreUnavailable: the store does not work.
 
         """
         if self._temporary is None:
@@ -148,6 +154,7 @@ class BlobStore:
 
         Raises:
             BlobStoreFull: there is no room.
+            BlobStoreUnavailable: the store does not work.
 
         """
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -211,7 +218,9 @@ class BlobStore:
 
 
 def _translated(error: OSError) -> OSError:
-    return BlobStoreFull(error.errno, "the blob store is full") if _full(error) else error
+    if _full(error):
+        return BlobStoreFull(error.errno, "the blob store is full")
+    return BlobStoreUnavailable(error.errno, f"the blob store does not work: {error.strerror}")
 
 
 def _sync_folder(folder: Path) -> None:

@@ -10,15 +10,15 @@ import pytest
 
 from ops.guardian import Guardian
 from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES
-from portal.bodies import BYTES_PER_SECOND, GRACE_SECONDS
-from portal.door import HEADER_BYTES
+from portal.bodies import BYTES_PER_SECOND, GRACE_SECONDS, JSON_OF_A_TEAM
 from portal.event_routes import HEARTBEAT_SECONDS
 from portal.idempotency import BUSY_SECONDS
 from portal.json_text import MAX_DEPTH
-from portal.limits import BURST_SECONDS
+from portal.limits import BATCHES_AT_A_TIME, BURST_SECONDS
 from portal.problems import KINDS, MAX_ERRORS
 from portal.resources import MAX_BATCH
 from portal.streams import MAX_STREAMS
+from portal.wellformed import HEADER_BYTES
 from runtime.settings import Settings
 from support.examples import PROGRAMS, Language, here
 from support.kinds import kinds
@@ -133,6 +133,7 @@ def test_every_refusal_named_is_one_that_there_is() -> None:
             f"{(rate := Settings.model_fields['team_requests_per_second'].default):,.0f} a second, "
             f"{rate * BURST_SECONDS:,.0f} at once"
         ),
+        f"per portal process | {JSON_OF_A_TEAM:,} bytes; {BATCHES_AT_A_TIME} batches at the database",
         f"open streams, per portal process | {MAX_STREAMS:,}",
         f"waits up to {BUSY_SECONDS:g} s",
         f"A comment comes every {HEARTBEAT_SECONDS:g} s",

@@ -109,6 +109,26 @@ def test_uploads_that_do_not_all_fit_are_each_stored_or_refused(
     assert stored == (told[201],)
 
 
+@A_DISK
+@ONE_SERVER
+def test_a_store_that_became_read_only_is_503_and_shows_what_it_has(
+    database: Database, processes: Processes, disk: MakeDisk
+) -> None:
+    room = disk(processes.blobs, 2_000_000)
+    client = Client(database, processes.portal().url, "blue", token_for(database, "blue")[0])
+    stored = client.put(b"before")
+    room.forbid_writing()
+    answer = client.http.put("/v1/documents", content=b"x" * 1_000_000)
+    assert (answer.status_code, answer.json()["type"]) == (503, "/problems/storage-unavailable")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert "Read-only" not in answer.text
+    assert client.post({"document": stored, "kind": "page"}).status_code == 202
+    room.allow_writing()
+    nothing = list((processes.blobs / "incoming").iterdir())
+    assert nothing == []
+    assert client.http.put("/v1/documents", content=b"x" * 1_000_000).status_code == 201
+
+
 def full(client: Client, room: Disk, body: dict[str, str]) -> list[tuple[str, int, float]]:
     """Fill the disk and ask for batches until one is refused; return each key, status and its seconds."""
     room.fill()

@@ -193,6 +193,9 @@ def test_a_preview_is_conditional_resumable_and_not_executable(client: Client, h
     ):
         ignored = client.http.get(preview, headers={"Range": header})
         assert (ignored.status_code, ignored.content) == (200, PNG)
+    # RFC 9110, 14.2: a range is for GET only.
+    ranged = client.http.head(preview, headers={"Range": "bytes=0-9"})
+    assert (ranged.status_code, ranged.headers["content-length"]) == (200, str(len(PNG)))
     other_version = client.http.get(preview, headers={"Range": "bytes=0-9", "If-Range": '"other"'})
     assert (other_version.status_code, other_version.content) == (200, PNG)
     for header in (f"bytes={size}-", "bytes=-0"):

@@ -55,6 +55,17 @@ class Disk:
         """Give it back."""
         self._filler.unlink()
 
+    def forbid_writing(self) -> None:
+        """Make it read-only, as Linux makes a file system that has an error."""
+        self._remount("ro")
+
+    def allow_writing(self) -> None:
+        """Undo that."""
+        self._remount("rw")
+
+    def _remount(self, how: str) -> None:
+        assert _run("mount", "-o", f"remount,{how}", os.fspath(self.folder)) == 0
+
     def close(self) -> None:
         """Unmount it; whoever still has a file open there keeps only that."""
         assert _run("umount", "--lazy", os.fspath(self.folder)) == 0

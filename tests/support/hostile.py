@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES
-from portal.door import HEADER_BYTES
+from portal.wellformed import HEADER_BYTES
 from support.raw_http import Headers, request_head
 
 JSON = b"application/json"
@@ -195,6 +195,39 @@ def _keys() -> list[Hostile]:
     ]
 
 
+def _framed(version: bytes, *headers: tuple[bytes, bytes]) -> Callable[[str, str], bytes]:
+    """Return a job in one chunk, of that version, with these headers besides."""
+
+    def request(token: str, digest: str) -> bytes:
+        body = good(digest)
+        head = request_head("POST", "/v1/jobs", token, [KEY, TYPE, *headers])
+        return head.replace(b"HTTP/1.1", version, 1) + b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+
+    return request
+
+
+CHUNKED = (b"Transfer-Encoding", b"chunked")
+
+
+def _framing() -> list[Hostile]:
+    return [
+        Hostile(name, "malformed-http", request)
+        for name, request in (
+            ("chunks and a length", _framed(b"HTTP/1.1", CHUNKED, (b"Content-Length", b"5"))),
+            ("chunks in HTTP/1.0", _framed(b"HTTP/1.0", CHUNKED)),
+            ("gzip and chunks", _framed(b"HTTP/1.1", (CHUNKED[0], b"gzip, chunked"))),
+            ("HTTP/2.0", _framed(b"HTTP/2.0", CHUNKED)),
+            ("HTTP/9.9", _framed(b"HTTP/9.9", CHUNKED)),
+            ("no version", lambda _, __: b"GET /v1/jobs\r\n\r\n"),
+            ("no Host", lambda _, __: b"GET /v1/jobs HTTP/1.1\r\n\r\n"),
+            ("two Hosts", lambda _, __: b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
+            ("a letter that is none", lambda _, __: b"GET /v1/jobs/\xff HTTP/1.1\r\nHost: a\r\n\r\n"),
+            ("NUL in a header", lambda _, __: b"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nX: \0\r\n\r\n"),
+            ("space before the colon", lambda _, __: b"GET /v1/jobs HTTP/1.1\r\nHost : a\r\n\r\n"),
+        )
+    ]
+
+
 def _heads() -> list[Hostile]:
     def head(path: str, headers: Headers) -> Callable[[str, str], bytes]:
         return lambda token, _: request_head("GET", path, token, headers)
@@ -207,6 +240,7 @@ def _heads() -> list[Hostile]:
         Hostile(
             "100 headers of 200 bytes", "headers-too-large", head("/v1/jobs", [(b"X", b"x" * 200)] * 100)
         ),
+        Hostile("3000 headers of 2 bytes", "headers-too-large", head("/v1/jobs", [(b"X", b"x")] * 3000)),
         Hostile("an address of 17 kB", "headers-too-large", head("/" + "x" * (HEADER_BYTES + 1000), [])),
         Hostile("no HTTP", "malformed-http", lambda _, __: b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n"),
         Hostile("10 MB without a token", "unauthenticated", nobody(None)),
@@ -216,7 +250,8 @@ def _heads() -> list[Hostile]:
 
 #: All that are answered at once.
 REQUESTS: Sequence[Hostile] = [
-    *_bodies(), *_types(), *_encodings(), *_lengths(), *_chunked(), *_keys(), *_heads()
+    *_bodies(), *_types(), *_encodings(), *_lengths(), *_chunked(), *_keys(), *_framing(),
+    *_heads(),
 ]  # fmt: skip
 #: Those that are answered when their time is over, 10 s.
 SLOW: Sequence[Hostile] = [
