@@ -41,14 +41,13 @@ def _command(*arguments: str) -> list[str]:
 
 def dry_run(on: Scene, console: Console) -> dict[str, Any]:
     """Print the plan as an operator sees it; return it as a script does."""
-    told = [
-        subprocess.run(  # noqa: S603 -- our own command
-            _command("--dry-run", *more), env=on.operator, capture_output=True, text=True, check=True
-        )
-        for more in ([], ["--json"])
-    ]
-    console.print(f"$ oncommit dead replay --team {STORM} --dry-run\n{told[0].stdout}{told[0].stderr}")
-    plan: dict[str, Any] = json.loads(told[1].stdout)
+    asked = [_command("--dry-run", *more) for more in ([], ["--json"])]
+    human, script = (
+        subprocess.run(one, env=on.operator, capture_output=True, text=True, check=True)  # noqa: S603 -- ours
+        for one in asked
+    )
+    console.print(f"$ oncommit dead replay --team {STORM} --dry-run\n{human.stdout}{human.stderr}")
+    plan: dict[str, Any] = json.loads(script.stdout)
     return plan
 
 

@@ -59,6 +59,7 @@ class Scene:
     tokens: dict[str, str] = field(default_factory=dict[str, str])
     document: dict[str, str] = field(default_factory=dict[str, str])
     dead: set[str] = field(default_factory=set[str])
+    logged: int = 0
 
     @property
     def operator(self) -> dict[str, str]:
@@ -82,13 +83,18 @@ class Scene:
         text = (self.folder / "renders.jsonl").read_text(encoding="utf-8")
         return [json.loads(line) for line in text.splitlines()]
 
-    def longest_statement_ms(self) -> float:
-        """Return how long the longest statement took, 0 when none took LOGGED_MS; the stream is not one."""
-        lines = (self.stack.home.logs / "postgres.log").read_text(encoding="utf-8").splitlines()
-        found = (
-            re.search(r"duration: ([\d.]+) ms", line) for line in lines if "START_REPLICATION" not in line
-        )
-        return max((float(one[1]) for one in found if one), default=0.0)
+    def mark_log(self) -> None:
+        """Forget what PostgreSQL has logged by now: making the dead is not what is measured."""
+        self.logged = (self.stack.home.logs / "postgres.log").stat().st_size
+
+    def longest_statement(self) -> tuple[float, str]:
+        """Return milliseconds and text of the longest statement since the mark; 0 below LOGGED_MS."""
+        with (self.stack.home.logs / "postgres.log").open(encoding="utf-8", errors="replace") as log:
+            log.seek(self.logged)
+            found = re.findall(r"duration: ([\d.]+) ms  (?:statement|execute [^:]*): (.*)", log.read())
+        # The stream is a statement that lasts as long as its connection.
+        took = [(float(ms), text) for ms, text in found if "START_REPLICATION" not in text]
+        return max(took, default=(0.0, ""))
 
     def introduce(self, team: str) -> None:
         """Make a team, its token and a document of it."""
@@ -160,6 +166,7 @@ def scene(folder: Path, jobs: int, say: Callable[[str], None]) -> Generator[Scen
             worker.start()
         for worker in workers:
             worker.wait()
+        found.mark_log()
         yield found
 
 

@@ -15,8 +15,9 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from ops.demo.claims import Claim
+
 from .engine import ROOT, EngineError, NoEngineError, Project, require_engine
-from .judge import Claim
 from .scenario import Scenario
 
 HELD, MISSED, NO_ENGINE = 0, 1, 3

@@ -2,25 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 #: service -> how many containers of it run; `migrate` has ended by then.
 RUNNING: Mapping[str, int] = {"postgres": 1, "valkey": 1, "portal": 2, "relay": 2, "worker": 2}
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """One row of the table: what was claimed, and what was measured."""
-
-    text: str
-    expected: object
-    measured: object
-
-    @property
-    def held(self) -> bool:
-        """Whether it was as claimed."""
-        return self.expected == self.measured
 
 
 def service(container: Mapping[str, Any]) -> str:

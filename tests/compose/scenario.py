@@ -10,11 +10,12 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ops.demo.claims import Claim
 from support.waiting import eventually
 
 from . import judge
 from .engine import ROOT, Project, docker, to_be_had
-from .judge import RUNNING, Claim
+from .judge import RUNNING
 from .traffic import ACCEPTED, Traffic
 
 T = TypeVar("T")
