@@ -40,14 +40,14 @@ def main() -> int:
 
 
 def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
-    """Measure each so often; print the table, and write it after each measure: who stops it keeps the rest."""
+    """Measure each so often; write the table after each measure: who stops it keeps the rest."""
     found, began, load = report.Found(times), time.monotonic(), [os.getloadavg()[0]]
 
     def say(what: str) -> None:
         print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
 
     with server_of_its_own() as (server, guardian):
-        valkey, text = "", ""
+        valkey, text, postgres = "", "", f"PostgreSQL {_version(server)} ({server.decoder})"
         for done, name in enumerate(names, 1):
             for n in range(times):
                 say(f"{name}, {n + 1} of {times}")
@@ -61,9 +61,7 @@ def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
                         say(f"  {bound.what}: {found.values[name, bound.key][-1]:.3g} {bound.unit}")
                 load.append(os.getloadavg()[0])
             minutes = (time.monotonic() - began) / 60
-            told = report.conditions(
-                f"PostgreSQL {_version(server)} ({server.decoder})", valkey, minutes, load
-            )
+            told = report.conditions(postgres, valkey, minutes, load)
             text = report.markdown(found, names[:done], told)
             if write:
                 report.write(text)
