@@ -1,7 +1,10 @@
 """Faults that come one after another, or at the worst moment: each a story that has to end well."""
 
 import signal
+from datetime import datetime
 from uuid import UUID
+
+from psycopg import sql
 
 from support.waiting import eventually
 
@@ -13,6 +16,9 @@ SELECT count(*) FROM job_events e JOIN jobs j ON j.id = e.job WHERE e.type = %s 
 """
 ATTEMPTS = """
 SELECT j.id, j.attempt FROM jobs j WHERE j.simulate ->> 'fail_first' = '3' AND created_at >= to_timestamp(%s)
+"""
+INSTANTS = """
+SELECT extract(epoch FROM created_at)::float8, extract(epoch FROM finished_at)::float8 FROM jobs WHERE id = %s
 """
 PLUGIN = "SELECT plugin, active FROM pg_replication_slots WHERE slot_name = %s"
 
@@ -93,3 +99,36 @@ def test_a_publication_that_is_dropped_under_pgoutput_is_found_missing_and_found
     finally:
         for relay in world.of("relay"):
             relay.change_to(ONCOMMIT_DECODER="auto")
+
+
+def test_workers_that_start_while_redis_loads_wait_for_it(scenario: Scenario) -> None:
+    scenario.suffer("redis-loading", "worker-killed")
+    scenario.answered(2)
+    scenario.rendered(4)
+
+
+def test_processes_in_other_time_zones_tell_the_same_instants(scenario: Scenario, world: World) -> None:
+    database = sql.Identifier(world.database.name)
+    zones = {"portal": "America/New_York", "relay": "Asia/Kolkata", "worker": "Pacific/Chatham"}
+    world.admin.execute(sql.SQL("ALTER DATABASE {} SET timezone = 'Australia/Lord_Howe'").format(database))
+    try:
+        for member in world.members:
+            member.change_to(TZ=zones[member.part])
+        scenario.expect_interruptions()
+        scenario.post("free", {"simulate": {"fail_first": 1}})
+        scenario.answered(3, timeout=60)
+        answers = [entry for entry in scenario.history.of("answer") if entry["status"] == 202]
+        scenario.end()
+        singles = [entry for entry in answers if entry["path"] == "/v1/jobs"]
+        assert singles
+        with world.http() as http:
+            for entry in singles:
+                told = http.get(f"/v1/jobs/{entry['id']}", headers=world.bearer(entry["team"])).json()
+                row = world.admin.execute(INSTANTS, [entry["id"]]).fetchone()
+                shown = [datetime.fromisoformat(told[name]) for name in ("created_at", "finished_at")]
+                assert all(at.utcoffset() is not None for at in shown), told
+                assert [at.timestamp() for at in shown] == list(row or ()), told
+    finally:
+        world.admin.execute(sql.SQL("ALTER DATABASE {} RESET timezone").format(database))
+        for member in world.members:
+            member.change_to(TZ="UTC")
