@@ -317,6 +317,8 @@ local function alive(q, id)
     local value = call('HGET', q.following, id)
     if value and live_holder(q, id) then
       return 'held', intent_of(string.match(value, '^%d+ (%d+)'))
+    elseif value then
+      call('HDEL', q.following, id)
     end
     return false
   end

@@ -1,5 +1,6 @@
 """lanes.lua against a plain Python model: whatever happens in whatever order, both agree."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from broker.lanes import Lanes, Limit, Outgoing, Published, Settled, Token, TokenMismatch, Verb
 from support.lane_model import Model, lane_of
@@ -49,6 +51,8 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
         def __init__(self) -> None:
             super().__init__()
             client.flushall()
+            client.config_set("maxmemory", 0)
+            self.full = self.refused = False
             self.clock = Clock()
             self.lanes = Lanes(client, NS, clock=self._server_clock)
             self.model = Model(self.clock.now)
@@ -59,9 +63,10 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             self.seize()
 
         def _server_clock(self) -> int:
-            """Tell the time to a command that is on its way; each is one tick."""
-            self.model.clock = self.clock.now
-            self.model.tick()
+            """Tell the time to a command that is on its way; each is one tick, unless it is refused."""
+            if not self.refused:
+                self.model.clock = self.clock.now
+                self.model.tick()
             return self.clock.now
 
         @rule()
@@ -82,7 +87,29 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
             self.versions += 1
             self._publish([], [replace(limit, version=max(self.versions - age, 1))])
 
+        @rule(full=st.booleans())
+        def redis_is_full_or_has_room_again(self, full: bool) -> None:
+            client.config_set("maxmemory", 1 if full else 0)
+            self.full = full
+
+        @rule(row=rows)
+        def send(self, row: Outgoing) -> None:
+            default = Limit(row.lane, 0, None, 1, None, 1, paused=False)
+            if self.full:
+                self._no_room(lambda: self.lanes.send(row, default))
+                return
+            assert self.lanes.send(row, default) == Published(*self.model.send(row, default))
+
+        def _no_room(self, call: Callable[[], object]) -> None:
+            self.refused = True
+            with pytest.raises(OutOfMemoryError):
+                call()
+            self.refused = False
+
         def _publish(self, messages: list[Outgoing], limits: list[Limit]) -> None:
+            if self.full:
+                self._no_room(lambda: self.lanes.publish(self.token, messages=messages, limits=limits))
+                return
             if self.flushed:  # the relay finds out, and takes over again
                 self._refused(messages, limits)
                 self.seize()
@@ -101,13 +128,13 @@ def machine(client: Redis) -> type[RuleBasedStateMachine]:  # noqa: C901 -- one 
         def publish_again_after_a_lost_reply(self, messages: list[Outgoing]) -> None:
             before = self.token
             self._publish(messages, [])
-            if self.token.epoch != before.epoch:
+            if self.full or self.token.epoch != before.epoch:
                 return
             assert self.lanes.publish(before, messages=messages) == (self.token, Published(0, 0, 0))
 
         @rule(messages=st.lists(rows, max_size=3), back=st.integers(2, 3))
         def publish_of_a_stale_relay(self, messages: list[Outgoing], back: int) -> None:
-            if self.flushed:
+            if self.flushed or self.full:
                 return
             with pytest.raises(TokenMismatch) as caught:
                 self.lanes.publish(Token(self.token.epoch, self.token.seq - back), messages=messages)

@@ -155,6 +155,9 @@ class Model:
         self.look()
         return counts[0], counts[1], counts[2]
 
+    def send(self, message: Outgoing, default: Limit) -> tuple[int, int, int]:
+        return self.publish([message], [] if default.lane in self.limits else [default])
+
     def _limit(self, limit: Limit) -> None:
         old = self.limits.get(limit.lane)
         if old is not None and old.version >= limit.version:
