@@ -72,6 +72,11 @@ def parts(minutes: float, seed: int) -> list[Part]:
             "chaos", "chaos.txt", [*module, "tests.chaos", "--minutes", f"{minutes:g}", "--seed", str(seed)],
             r"^seed \d+; again with:",
         ),
+        Part(
+            "trace", "trace.txt",
+            [*module, "pytest", "-s", "-q", "tests/runtime/test_tracing.py", "-k", "one_trace"],
+            r"ms portal: POST /v1/jobs",
+        ),
         Part("bounds", "bounds.txt", [*module, "benchmarks.bounds"], r"\bbounds\b"),
         Part("fairness", "fairness.txt", [*module, "benchmarks.fairness"], r"\| what"),
         Part("races", "races.txt", [*module, "benchmarks.races"], r"keys with exactly one job"),

@@ -1,6 +1,7 @@
-"""Spans of a trace file, as a tree."""
+"""Spans of a trace file, as a tree: `python tests/support/trace_tree.py spans.jsonl [trace id]`."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,3 +51,18 @@ def drawn(nodes: Sequence[Node]) -> str:
         f"  {(node.span['ended_ns'] - node.span['begun_ns']) / 1e6:.1f} ms  {node.span['attributes']}"
         for node in nodes
     )
+
+
+def main() -> int:
+    """Draw one trace of a file, or all of them; return 1 when there is none."""
+    found = spans(Path(sys.argv[1]))
+    traces = sys.argv[2:] or list(dict.fromkeys(span["trace"] for span in found))
+    nodes = {trace: tree(found, trace) for trace in traces}
+    for trace, tree_ in nodes.items():
+        if tree_:
+            sys.stdout.write(f"{trace}\n{drawn(tree_)}\n")
+    return int(not any(nodes.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
