@@ -11,5 +11,68 @@ from fastapi import FastAPI
 
 from portal.app import create, doored
 from portal.server import KEEP_ALIVE_SECONDS, Protocol, Server, bind
+from portal.wellformed import HEADER_BYTES
 from runtime import logs
 from runtime.beginning import begun
+from runtime.health import base_url, write_atomically
+from runtime.settings import Settings
+
+log = logs.get_logger(__name__)
+
+
+def main() -> int:
+    """Run the portal; return the exit code."""
+    with begun("portal") as config:
+        return serve(config)
+
+
+def _already_obeyed(number: int, _: FrameType | None) -> None:
+    """Let the process end with 0: uvicorn repeats a signal that it obeyed for the handler before its own."""
+    log.info("ended", signal=number)
+
+
+def _end_streams(app: FastAPI) -> None:
+    app.state.portal.streams.close()
+
+
+def serve(config: Settings) -> int:
+    """Serve with these settings until a signal; return the exit code."""
+    try:
+        listener = bind(config.host, config.port)
+    except OSError as error:
+        log.error("cannot listen", host=config.host, port=config.port, error=error.strerror)  # noqa: TRY400
+        return 1
+    url = base_url(config.host, listener.getsockname()[1])
+    app = create(config)
+
+    def listening() -> None:
+        log.info("listening", url=url)
+        if config.health_file is not None:
+            write_atomically(config.health_file, url)
+
+    server = Server(
+        uvicorn.Config(
+            doored(app),
+            http=Protocol,
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # the door writes one line for each request
+            proxy_headers=False,
+            server_header=False,
+            h11_max_incomplete_event_size=HEADER_BYTES,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(config.shutdown_grace_seconds),
+        ),
+        listening=listening,
+        stopping=partial(_end_streams, app),
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _already_obeyed)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
