@@ -5,6 +5,7 @@ that another relay took over; the publisher does not guess which, it raises.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
 
 import redis.exceptions
 from redis import Redis
@@ -74,7 +75,7 @@ class Publisher:
         if self._probe is None:
             return True
         try:
-            self._probe.ping()
+            cast("Any", self._probe).ping()  # redis-py leaves its type open
         except redis.exceptions.TimeoutError:
             return False
         except redis.exceptions.RedisError:

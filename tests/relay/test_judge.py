@@ -31,3 +31,15 @@ def test_a_queue_that_was_added_with_its_first_intent_is_found_once_both_can_be_
         assert (judge.settle_waiting(), judge.found_late) == (0, True)
         assert database.admin.execute("SELECT count(*) FROM outbox").fetchone() == (1,)
         assert database.admin.execute("SELECT count(*) FROM quarantine").fetchone() == (0,)
+
+
+def test_no_lane_is_opened_by_default_before_every_setting_was_told(database: Database) -> None:
+    """A default would open a paused lane whose row of `control` the resync has not come to yet."""
+    with connect(database.dsn("relay"), "test judge") as conn:
+        judge = Judge(conn, PostgresClock())
+        for _ in range(2):  # a reign over Redis that lost everything begins anew
+            assert judge.defaults(["late", "early"]) == []
+            assert [limit.lane for limit in judge.limits_are_told()] == ["early", "late"]
+            assert [limit.lane for limit in judge.defaults(["late", "new"])] == ["new"]
+            assert judge.defaults(["late", "new"]) == []
+            judge.forget_lanes()

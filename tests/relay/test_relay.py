@@ -165,7 +165,8 @@ def test_without_a_stream_dispatch_polls(
 ) -> None:
     with database.connect() as other:
         other.execute("CREATE TABLE blocker ()")  # an open write transaction blocks slot creation
-        processes.relay(ready=False)
+        relay = processes.relay(ready=False)
+        relay.wait_log("relay.no_stream", timeout=60)
         accept(admin, 5)
         eventually(lambda: in_redis() == expected(admin), timeout=10, describe="5 messages by polling")
         other.rollback()
