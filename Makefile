@@ -16,13 +16,15 @@ FILES ?=
 ONLY ?=
 # With 1,000,000 messages waiting, and into docs/fairness.md: make fairness FULL=1
 FULL ?=
+# Turns of each contestant: make bench ROUNDS=9
+ROUNDS ?=
 
 # What `make evidence` need not run again: make evidence TAKE="tests=report.xml chaos=chaos.txt"; ONLY="demo tests"
 TAKE ?=
 TO ?= evidence
 
 .DEFAULT_GOAL := help
-.PHONY: help run demo test check chaos chaos-long compose-test bounds fairness races hostile replay growth evidence audit fmt clean
+.PHONY: help bench run demo test check chaos chaos-long compose-test bounds fairness races hostile replay growth evidence audit fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -72,6 +74,14 @@ bounds: $(STAMP) ## measure every bound three times and write docs/bounds.md (ON
 
 fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bounds|beside|cost, FULL=1)
 	@$(BIN)/python -m benchmarks.fairness $(if $(ONLY),--only $(ONLY)) $(if $(FULL),--full --write)
+
+# The contestants and the plots; what `make run` and `make test` install stays as it is.
+.venv/.bench: $(STAMP)
+	@$(UV) sync --frozen --quiet --group bench
+	@touch $@
+
+bench: .venv/.bench ## oncommit beside others and beside the limit, into benchmarks/RESULTS.md (ONLY=name, ROUNDS=)
+	@$(BIN)/python -m benchmarks.bench $(ONLY:%=--only %) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 races: $(STAMP) ## 100 rounds of 50 identical requests at one moment, over two portals: one job a key
 	@$(BIN)/python -m benchmarks.races
