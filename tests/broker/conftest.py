@@ -10,6 +10,7 @@ from redis import Redis
 
 from broker.client import redis_client
 from broker.lanes import Lanes
+from support.lane_bench import Bench
 from support.lane_server import NS, Clock, Server
 
 
@@ -58,3 +59,19 @@ def clock() -> Clock:
 def lanes(client: Redis, clock: Clock) -> Lanes:
     """Return lanes whose time stands still until the test moves it."""
     return Lanes(client, NS, clock=clock)
+
+
+@pytest.fixture
+def bench(lanes_server: Server) -> Iterator[Bench]:
+    """Yield a worker on the shared server."""
+    bench = Bench(lanes_server.url)
+    yield bench
+    bench.stop()
+
+
+@pytest.fixture
+def fragile(own_server: Server) -> Iterator[Bench]:
+    """Yield a worker on a server that the test may stop."""
+    bench = Bench(own_server.url)
+    yield bench
+    bench.stop()

@@ -1,10 +1,9 @@
-"""Real Dramatiq workers over real lanes: how deliveries end, wait, survive an outage, and leave."""
+"""Real Dramatiq workers over real lanes: how deliveries end and wait, and what cannot run."""
 
 import logging
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -12,70 +11,12 @@ import dramatiq
 import pytest
 from dramatiq.errors import Retry
 from dramatiq.middleware import Middleware, SkipMessage
-from dramatiq.worker import Worker
 
-from broker.client import redis_client
-from broker.lane_broker import LaneBroker
-from broker.lanes import Outgoing
 from broker.settle import Defer
+from support.lane_bench import DEFAULT as Q
+from support.lane_bench import Bench
 from support.lane_server import NS, Server
 from support.waiting import eventually
-
-Q = "default"
-
-
-class Bench:
-    """A broker with its worker, and what was quarantined."""
-
-    def __init__(
-        self, url: str, threads: int = 4, middleware: list[Middleware] | None = None, timeout: float = 5
-    ) -> None:
-        self.client = redis_client(url, timeout=timeout)
-        self.quarantined: list[tuple[str, str]] = []
-        self.can_record = True
-        self.broker = LaneBroker(
-            self.client, namespace=NS, quarantine=self._record, middleware=middleware or []
-        )
-        self.lanes = self.broker.lanes
-        self.threads = threads
-        self.worker: Worker | None = None
-
-    def _record(self, message_id: str, reason: str) -> bool:
-        if self.can_record:
-            self.quarantined.append((message_id, reason))
-        return self.can_record
-
-    def actor(self, run: Callable[..., Any], **options: Any) -> "dramatiq.Actor[..., Any]":
-        return dramatiq.actor(run, broker=self.broker, actor_name="act", **options)
-
-    def start(self) -> None:
-        self.worker = Worker(self.broker, worker_threads=self.threads, worker_timeout=50)
-        self.worker.start()
-
-    def stop(self) -> None:
-        if self.worker is not None:
-            self.worker.stop()
-            self.worker = None
-
-    def raw(self, n: int, body: bytes) -> None:
-        self.lanes.send(Outgoing(Q, f"default|{n}", "default", 5, n, 0, body), self.broker._default)
-
-    def empty(self) -> None:
-        eventually(lambda: self.broker.do_qsize(Q) == 0, describe=lambda: self.lanes.stats(Q))
-
-
-@pytest.fixture
-def bench(lanes_server: Server) -> Iterator[Bench]:
-    bench = Bench(lanes_server.url)
-    yield bench
-    bench.stop()
-
-
-@pytest.fixture
-def fragile(own_server: Server) -> Iterator[Bench]:
-    bench = Bench(own_server.url)
-    yield bench
-    bench.stop()
 
 
 def test_messages_run_once_and_leave_nothing_behind(bench: Bench) -> None:
@@ -222,177 +163,6 @@ def test_an_eta_in_a_body_is_not_kept_in_a_workers_memory(bench: Bench) -> None:
     bench.start()
     bench.empty()
     assert ran == [7]
-
-
-def test_only_free_threads_hold_messages_and_queues_share_them(bench: Bench) -> None:
-    gate = threading.Event()
-    act = bench.actor(lambda: gate.wait(20))
-    other = dramatiq.actor(lambda: gate.wait(20), broker=bench.broker, actor_name="other", queue_name="other")
-    for _ in range(10):
-        act.send()
-        other.send()
-    bench.start()
-    eventually(lambda: len(bench.broker.held_ids()) == bench.threads)
-    # One more round of both consumers may not take anything.
-    time.sleep(0.2)
-    running = [bench.lanes.stats(q).running for q in (Q, "other")]
-    assert sum(running) == bench.threads
-    gate.set()
-    bench.empty()
-    eventually(lambda: bench.broker.do_qsize("other") == 0)
-
-
-def test_a_closed_gate_stops_fetches_and_not_beats(bench: Bench) -> None:
-    ran: list[int] = []
-    act = bench.actor(ran.append)
-    bench.start()
-    act.send(1)
-    bench.empty()
-    bench.broker.pause_fetching()
-    time.sleep(0.1)  # a wait in Redis that had begun before ends by itself, without a message
-    for n in range(5):
-        act.send(n)
-    eventually(lambda: bench.lanes.stats(Q).waiting == 5)
-    seen = bench.client.zrange(f"{NS}:{Q}:consumers", 0, -1, withscores=True)
-    eventually(lambda: bench.client.zrange(f"{NS}:{Q}:consumers", 0, -1, withscores=True) != seen)
-    assert ran == [1]
-    bench.broker.resume_fetching()
-    bench.empty()
-
-
-def test_a_drain_gives_back_what_no_thread_has_begun(bench: Bench) -> None:
-    begun = threading.Event()
-    gate = threading.Event()
-    runs: list[int] = []
-
-    def act(n: int) -> None:
-        runs.append(n)
-        begun.set()
-        gate.wait(20)
-
-    actor = bench.actor(act)
-    bench.threads = 1
-    bench.start()
-    actor.send(0)
-    assert begun.wait(10)
-    actor.send(1)
-    bench.broker.drain()
-    gate.set()
-    eventually(lambda: (s := bench.lanes.stats(Q)).waiting == 1 and s.running == 0)
-    bench.stop()
-    assert runs == [0]
-    assert bench.lanes.stats(Q).consumers == 0
-    bench.start()  # the next worker runs it
-    bench.empty()
-    assert runs == [0, 1]
-
-
-def test_a_job_that_outlives_the_stop_is_given_back_at_once(bench: Bench) -> None:
-    begun, gate = threading.Event(), threading.Event()
-
-    def act() -> None:
-        begun.set()
-        gate.wait(20)
-
-    bench.actor(act).send()
-    bench.start()
-    assert begun.wait(10)
-    assert bench.worker is not None
-    bench.worker.stop(timeout=100)
-    stats = bench.lanes.stats(Q)
-    assert (stats.waiting, stats.running, stats.consumers) == (1, 0, 0)
-    gate.set()
-    bench.worker = None
-
-
-def test_redis_may_go_and_come_back_empty_while_a_job_runs(fragile: Bench, own_server: Server) -> None:
-    begun, gate = threading.Event(), threading.Event()
-    ran: list[str] = []
-
-    def act(name: str) -> None:
-        if name == "long":
-            begun.set()
-            gate.wait(20)
-        ran.append(name)
-
-    actor = fragile.actor(act)
-    fragile.start()
-    actor.send("long")
-    assert begun.wait(10)
-    own_server.stop()
-    gate.set()
-    eventually(lambda: ran == ["long"])
-    eventually(lambda: fragile.broker.held_ids() == frozenset(), timeout=1)  # its thread is free at once
-    eventually(lambda: fragile.broker.silence() > 1.5, describe="silence is seen")
-    own_server.start()
-    actor.send("next")
-    fragile.empty()
-    assert ran == ["long", "next"]
-    eventually(lambda: fragile.broker.silence() < 1.5)
-
-
-def test_a_worker_stops_in_time_without_redis(fragile: Bench, own_server: Server) -> None:
-    begun, gate = threading.Event(), threading.Event()
-
-    def act() -> None:
-        begun.set()
-        gate.wait(20)
-
-    fragile.actor(act).send()
-    fragile.start()
-    assert begun.wait(10)
-    own_server.stop()
-    gate.set()
-    stopping = time.monotonic()
-    fragile.stop()
-    assert time.monotonic() - stopping < 10
-
-
-def test_a_flushed_redis_learns_what_is_running(bench: Bench) -> None:
-    begun, gate = threading.Event(), threading.Event()
-
-    def act() -> None:
-        begun.set()
-        gate.wait(20)
-
-    bench.actor(act).send()
-    bench.start()
-    assert begun.wait(10)
-    held = bench.broker.held_ids()
-    bench.client.flushall()
-    eventually(lambda: bench.client.hkeys(f"{NS}:{Q}:holder") == [i.encode() for i in held], timeout=3)
-    gate.set()
-    eventually(lambda: not bench.client.exists(f"{NS}:{Q}:holder"), timeout=3)
-
-
-def test_a_frozen_redis_costs_a_pause_and_no_message(own_server: Server) -> None:
-    ran: list[int] = []
-    bench = Bench(own_server.url, timeout=1.5)
-    act = bench.actor(ran.append)
-    bench.start()
-    for n in range(5):
-        act.send(n)
-    own_server.freeze()
-    time.sleep(2.5)  # longer than every time-out: calls fail, and are run late when it thaws
-    own_server.thaw()
-    for n in range(5, 10):
-        act.send(n)
-    bench.empty()
-    assert sorted(set(ran)) == list(range(10))
-    bench.stop()
-
-
-def test_killed_connections_are_made_again(bench: Bench) -> None:
-    ran: list[int] = []
-    act = bench.actor(ran.append)
-    bench.start()
-    for n in range(5):
-        act.send(n)
-        for entry in bench.client.client_list():
-            if entry["cmd"] == "blpop":
-                bench.client.client_kill_filter(_id=entry["id"])
-    bench.empty()
-    assert sorted(ran) == list(range(5))
 
 
 def test_an_idle_worker_picks_up_at_once(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
