@@ -49,6 +49,7 @@ BEGIN
   IF p_batch IS NOT NULL THEN
     INSERT INTO batches (id, team, size, created_at) VALUES (p_batch, p_team, cardinality(p_ids), v_at);
   END IF;
+  -- An unknown kind is refused by the constraints: joined inwards, its job would be left out of a batch.
   WITH input AS (
     SELECT * FROM unnest(p_ids, p_kinds, p_documents, p_titles, p_priorities, p_max_attempts, p_simulate)
       WITH ORDINALITY AS u(id, kind, document, title, priority, max_attempts, simulate, n)
@@ -57,7 +58,7 @@ BEGIN
                       dispatch_no, attempt, max_attempts, created_at, updated_at, version)
     SELECT i.id, p_team, p_batch, i.kind, i.document, i.title, i.priority, i.simulate::jsonb, p_traceparent,
            'queued', 1, 0, coalesce(i.max_attempts, k.max_attempts), v_at, v_at, 1
-      FROM input i JOIN kinds k ON k.name = i.kind
+      FROM input i LEFT JOIN kinds k ON k.name = i.kind
      ORDER BY i.n
     RETURNING id, kind, priority, max_attempts
   ), new_events AS (
@@ -65,11 +66,11 @@ BEGIN
     SELECT i.id, 1, 'accepted', v_at, p_who,
            jsonb_build_object('team', p_team, 'kind', i.kind, 'document', i.document, 'priority', i.priority,
                               'max_attempts', coalesce(i.max_attempts, k.max_attempts), 'batch', p_batch)
-      FROM input i JOIN kinds k ON k.name = i.kind
+      FROM input i LEFT JOIN kinds k ON k.name = i.kind
   )
   INSERT INTO outbox (message_id, queue, lane, priority, body)
   SELECT m.id, k.queue, p_team, i.priority, preview_message(m.id, k.queue, i.id, 1, p_traceparent, v_at)
-    FROM input i JOIN kinds k ON k.name = i.kind
+    FROM input i LEFT JOIN kinds k ON k.name = i.kind
    CROSS JOIN LATERAL (SELECT preview_message_id(p_team, i.id, 1) AS id) m
    ORDER BY i.n;
   INSERT INTO requests (team, key, fingerprint, job, batch, created_at)

@@ -116,9 +116,10 @@ BEGIN
        AND (r.team IS NULL OR j.team = r.team) AND (r.kind IS NULL OR j.kind = r.kind)
        AND (r.error_class IS NULL OR j.error_class = r.error_class)
        AND (r.since IS NULL OR j.finished_at >= r.since)
-       -- Whatever the clock did meanwhile: no job twice in one run.
-       AND NOT EXISTS (SELECT FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
-                          AND e.data @> jsonb_build_object('run', p_run))
+       -- Whatever the clock did meanwhile: no job twice in one run. As a value, not as NOT EXISTS, which the
+       -- planner would make a join over the history of all jobs.
+       AND (SELECT true FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
+               AND e.data @> jsonb_build_object('run', p_run) LIMIT 1) IS NULL
      ORDER BY j.team, j.finished_at, j.id LIMIT v_want
        FOR NO KEY UPDATE SKIP LOCKED
   )
@@ -134,8 +135,8 @@ BEGIN
          AND (r.team IS NULL OR j.team = r.team) AND (r.kind IS NULL OR j.kind = r.kind)
          AND (r.error_class IS NULL OR j.error_class = r.error_class)
          AND (r.since IS NULL OR j.finished_at >= r.since)
-         AND NOT EXISTS (SELECT FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
-                            AND e.data @> jsonb_build_object('run', p_run)));
+         AND (SELECT true FROM job_events e WHERE e.job = j.id AND e.type = 'replayed'
+                 AND e.data @> jsonb_build_object('run', p_run) LIMIT 1) IS NULL);
     UPDATE replay_runs q SET at_team = DEFAULT, at_end = DEFAULT, at_job = DEFAULT WHERE q.id = p_run;
   ELSE
     UPDATE replay_runs q SET at_team = v_team, at_end = v_end, at_job = v_jobs[cardinality(v_jobs)]
