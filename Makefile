@@ -24,7 +24,7 @@ TAKE ?=
 TO ?= evidence
 
 .DEFAULT_GOAL := help
-.PHONY: help bench run demo test check chaos chaos-long compose-test bounds fairness races hostile replay growth evidence audit fmt clean
+.PHONY: help bench run demo test check chaos chaos-long compose-test bounds fairness races hostile streams replay growth evidence audit fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -88,6 +88,9 @@ races: $(STAMP) ## 100 rounds of 50 identical requests at one moment, over two p
 
 hostile: $(STAMP) ## every hostile request and its answer; memory, and what the others waited meanwhile
 	@$(BIN)/python -m benchmarks.hostile
+
+streams: $(STAMP) ## 1,000 event streams open at one time: memory and queries, heartbeats, and the end of each
+	@$(BIN)/python -m benchmarks.streams
 
 compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (else exit code 3), leaves nothing
 	@$(BIN)/python -m tests.compose

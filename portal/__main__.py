@@ -1,6 +1,7 @@
 """`python -m portal`: serve until SIGTERM or SIGINT; answer what was taken, then end."""
 
 import math
+import resource
 import signal
 import sys
 from functools import partial
@@ -31,6 +32,19 @@ def _already_obeyed(number: int, _: FrameType | None) -> None:
     log.info("ended", signal=number)
 
 
+def _take_files() -> None:
+    """Take as many open files as the process may have.
+
+    Common soft limits (1,024) lie below the streams that are promised, and beyond the limit nobody gets in,
+    probes included.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):  # a system whose hard limit is more than it allows
+        log.warning("the limit of open files stays as it is", files=soft)
+
+
 def _end_streams(app: FastAPI) -> None:
     app.state.portal.streams.close()
 
@@ -42,6 +56,7 @@ def serve(config: Settings) -> int:
     except OSError as error:
         log.error("cannot listen", host=config.host, port=config.port, error=error.strerror)  # noqa: TRY400
         return 1
+    _take_files()
     url = base_url(config.host, listener.getsockname()[1])
     app = create(config)
 

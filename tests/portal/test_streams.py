@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import json
+import resource
+import sys
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import httpx
 import pytest
 
 from db.reads import BatchRow
+from ops.ports import free_port
 from portal.streams import Hub
 from runtime.blobs import BlobStore
 from support.team import Client, House
@@ -156,3 +159,12 @@ def test_a_thousand_streams_are_one_question_a_tick() -> None:
 def test_a_batch_row_knows_when_it_is_finished() -> None:
     row = BatchRow(uuid.uuid4(), "t", 2, None, {"succeeded": 1, "dead": 1}, 6)  # type: ignore[arg-type]
     assert row.finished
+
+
+def test_the_files_that_many_streams_need_are_taken(house: House) -> None:
+    """A soft limit below the number of streams would let nobody in, probes included."""
+    limited = ["sh", "-c", 'ulimit -Sn 256; exec "$0" -m portal', sys.executable]
+    given = house.processes.environment("portal", {"ONCOMMIT_PORT": str(free_port())})
+    portal = house.processes.start("limited", limited, given).wait_ready()
+    soft, hard = resource.prlimit(portal.pid, resource.RLIMIT_NOFILE)
+    assert soft == hard > 256
