@@ -204,6 +204,11 @@ class Client:
             with suppress(OSError):  # it has ended by itself
                 wire.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads, which closing would not
 
+    @property
+    def given_up(self) -> bool:
+        """Whether nothing is tried again."""
+        return self._trying.given_up
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()

@@ -69,8 +69,8 @@ class _Turns:
         return len(self._waiting)
 
     def run(self) -> None:
-        """Follow one job after the other until none waits or the time is up."""
-        while time.monotonic() < self._deadline:
+        """Follow one job after the other until none waits, the time is up, or the client was given up."""
+        while time.monotonic() < self._deadline and not self._client.given_up:
             try:
                 n = self._waiting.popleft()
             except IndexError:
@@ -85,7 +85,7 @@ class _Turns:
         path = f"/v1/jobs/{self._jobs[n].id}/events"
         for event in events(self._client, path, last=self._jobs[n].version, seconds=turn):
             self._jobs[n] = self._jobs[n].after(event)
-        if not self._jobs[n].ended and time.monotonic() - started < turn:
+        if not (self._jobs[n].ended or self._client.given_up) and time.monotonic() - started < turn:
             # It broke off. Here the patience ends, when the portal stays away.
             self._client.wait(min(AGAIN_SECONDS, turn))
             seen = self._client.job(self._jobs[n].id)
