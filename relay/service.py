@@ -3,9 +3,13 @@
 `Relay.run` is the loop; a `Reign` (reign.py) is one attached stream, or polling while none can be had.
 """
 
+import os
+import socket
 import time
+from contextlib import suppress
 from typing import Any
 
+import psycopg
 from psycopg import Connection
 
 from broker.client import redis_client
@@ -34,8 +38,12 @@ STANDBY_SECONDS = 0.5
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 2.0
 #: A standby and an outage are said at once and then this often.
 REPEAT_SECONDS = 30.0
-#: A relay whose loop has not turned for so long is not alive. Its calls time out within 5 s.
-LIVE_SECONDS = 15.0
+#: Without a turn for so long nothing is published: PostgreSQL hangs, or this machine does.
+STILL_SECONDS = 5.0
+#: A statement ends after 8 s by the server's clock. A server that is frozen has none: its link is cut.
+STUCK_SECONDS = 10.0
+#: A relay whose loop has not turned for so long is not alive. What it waits for has ended long before.
+LIVE_SECONDS = 25.0
 
 
 class Relay:
@@ -47,9 +55,10 @@ class Relay:
         lanes = Lanes(self._client, settings.namespace)
         probe = redis_client(settings.redis_url.get_secret_value(), timeout=PROBE_SECONDS)
         self._publisher = Publisher(lanes, probe)
-        self._watch = Watch(lanes, lambda: self._publisher.reigns)
+        self._watch = Watch(lanes, lambda: self._publisher.reigns, self.unstick)
         self._stopping = False
         self._turned = time.monotonic()
+        self._conn: Connection[Any] | None = None
         self._reign: Reign | None = None
         self._standby = False
         self._said: dict[str, float] = {}
@@ -101,16 +110,26 @@ class Relay:
 
     def _attempt(self) -> None:
         with _connected(self._settings.database_url.get_secret_value()) as conn:
-            self._reign = Reign(self, self._settings, self._publisher, conn)
+            self.turned()
+            self._conn, self._reign = conn, Reign(self, self._settings, self._publisher, conn)
             try:
                 self._reign.run()
             finally:
                 self._reign.close()
-                self._reign = None
+                self._conn = self._reign = None
 
     def turned(self) -> None:
         """Note that the loop turned, for liveness."""
         self._turned = time.monotonic()
+
+    def unstick(self) -> None:
+        """End a statement that a frozen server will not end, by its connection; from another thread."""
+        conn = self._conn
+        if conn is None or time.monotonic() - self._turned < STUCK_SECONDS:
+            return
+        with suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(conn.fileno())) as link:
+            link.shutdown(socket.SHUT_RDWR)
+            log.warning("relay.unstuck", reason=f"PostgreSQL did not answer for {STUCK_SECONDS:g} s")
 
     def reigning(self) -> None:
         """Note that a reign has begun: this relay stands by no longer."""
@@ -138,7 +157,9 @@ class Relay:
         return Health(ok=links.ok and keeps.ok, detail={**links.detail, **keeps.detail})
 
     def _links(self) -> Health:
-        reign = self._reign
+        reign, still = self._reign, time.monotonic() - self._turned
+        if still >= STILL_SECONDS:
+            return Health(ok=False, detail={"role": "none", "reason": f"no turn for {still:.0f} s"})
         if self._standby:
             return Health(ok=True, detail={"role": "standby"})
         if reign is None:

@@ -25,12 +25,16 @@ LANE_GAUGES: Final = ("lane_waiting", "lane_delayed", "lane_running", "lanes", "
 
 
 class Watch:
-    """One thread, from `start` to `stop`; `reigns` tells whether this relay is the one that publishes."""
+    """One thread, from `start` to `stop`; `reigns` tells whether this relay is the one that publishes.
 
-    def __init__(self, lanes: Lanes, reigns: Callable[[], bool]) -> None:
+    `turn` is called each second: the relay's own look at its loop.
+    """
+
+    def __init__(self, lanes: Lanes, reigns: Callable[[], bool], turn: Callable[[], None]) -> None:
         self.eviction = Eviction(lanes)
         self._lanes = lanes
         self._reigns = reigns
+        self._turn = turn
         self._stopped = threading.Event()
 
     def start(self) -> None:
@@ -44,6 +48,7 @@ class Watch:
     def _run(self) -> None:
         look_at = count_at = 0.0
         while not self._stopped.is_set():
+            self._turn()
             now = time.monotonic()
             if look_at <= now:
                 look_at = now + LOOK_SECONDS
