@@ -41,7 +41,8 @@ def main() -> int:
 
 def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
     """Measure each so often; write the table after each measure: who stops it keeps the rest."""
-    found, began, load = report.Found(times), time.monotonic(), [os.getloadavg()[0]]
+    of, found = report.commit(), report.Found(times)
+    began, load = time.monotonic(), [os.getloadavg()[0]]
 
     def say(what: str) -> None:
         print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
@@ -61,7 +62,7 @@ def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
                         say(f"  {bound.what}: {found.values[name, bound.key][-1]:.3g} {bound.unit}")
                 load.append(os.getloadavg()[0])
             minutes = (time.monotonic() - began) / 60
-            told = report.conditions(postgres, valkey, minutes, load)
+            told = report.conditions(of, postgres, valkey, minutes, load)
             text = report.markdown(found, names[:done], told)
             if write:
                 report.write(text)

@@ -87,12 +87,12 @@ def markdown(found: Found, measures: Sequence[str], conditions: str) -> str:
     return "\n".join([*lines, "", *failed, *([""] if failed else []), conditions, ""])
 
 
-def conditions(server: str, valkey: str, minutes: float, load: Sequence[float]) -> str:
-    """Return what was measured, and on what: commit, versions, machine, load."""
+def conditions(of: str, server: str, valkey: str, minutes: float, load: Sequence[float]) -> str:
+    """Return what was measured, and on what: commit (`of`), versions, machine, load."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in DISTRIBUTIONS)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
-        f"Commit {_commit()}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes. "
+        f"Commit {of}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {minutes:.0f} minutes. "
         f"{server}, {valkey}, "
         f"Python {platform.python_version()}, {versions}; {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} cores, {memory:.0f} GB; load average {min(load):.1f} to {max(load):.1f}, "
@@ -100,7 +100,8 @@ def conditions(server: str, valkey: str, minutes: float, load: Sequence[float]) 
     )
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return what git calls this tree: its commit, and whether it was changed since."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)  # noqa: S603

@@ -39,7 +39,9 @@ def _last_id(world: World) -> int:
 def test_after_a_restore_stale_messages_are_dropped_and_every_new_job_runs(
     world: World, tmp_path: Path
 ) -> None:
-    datadir, backup = Path(world.server.datadir), tmp_path / "backup"
+    backup, row = tmp_path / "backup", world.admin.execute("SHOW data_directory").fetchone()
+    assert row is not None
+    datadir = Path(row[0])
     world.server.stop()
     subprocess.run(["cp", "-a", str(datadir), str(backup)], check=True)
     world.server.start()
