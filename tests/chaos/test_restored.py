@@ -15,7 +15,7 @@ from .world import World
 
 #: A message whose row never comes is given up after a minute, and only then is nothing left.
 SETTLE_SECONDS = 120.0
-GAVE_UP = re.compile(r'^oncommit_claims_total\{answer="gave_up"\} ([0-9.]+)', re.MULTILINE)
+GAVE_UP = re.compile(r'^claims_total\{answer="gave_up"\} ([0-9.]+)', re.MULTILINE)
 LAST_ID = "SELECT last_value FROM outbox_id_seq"
 
 
