@@ -34,7 +34,7 @@ class Worker:
         """Return the turn: jobs ended a second, out of a backlog of 20,000."""
 
         def turn() -> Mapping[str, float]:
-            backlog = ground.scaled(BACKLOG, 1_000)
+            backlog = ground.scaled(BACKLOG, 5_000)
             if (missing := backlog - round(self.left())) > 0:
                 self.fill(missing)
             begun = self.left()

@@ -156,9 +156,9 @@ class World:
         assert row == ("new",), row
         return ids
 
-    def relay(self, **env: str) -> Running:
-        """Start a relay and wait until it publishes."""
-        return self.processes.relay(**{**OURS, **env})
+    def relay(self, *, ready: bool = True, **env: str) -> Running:
+        """Start a relay; `ready`: and wait until it publishes."""
+        return self.processes.relay(ready=ready, **{**OURS, **env})
 
     def python(self, module: str, *argv: str, **env: str) -> Running:
         """Start `python -m module argv...`."""

@@ -34,6 +34,11 @@ PROMISED = {
     ("accept", "rate", "one statement a request"): 2.5,
     ("accept", "rate", "pgbench"): 0.4,
     ("batches", "rate", "COPY"): 0.3,
+    ("behind", "last", "alone"): 2,
+    ("refill", "back", "pipelined write"): 5,
+    ("backlog", "rate", "oncommit, 10,000 waiting"): 0.85,
+    ("backlog", "peak", ""): 150,
+    ("lanes", "cpu", "oncommit, 10 lanes"): 1.4,
 }
 
 

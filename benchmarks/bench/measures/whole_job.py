@@ -68,7 +68,8 @@ FINISHED = "SELECT count(*) FROM jobs WHERE status = 'succeeded'"
 
 def worker(world: World, setup: str, threads: int = THREADS) -> Running:
     """Start a worker of ours from another module; it does not write the tests' render log."""
-    given = world.processes.environment("worker", OURS)
+    page = world.processes.folder / f"worker-{len(world.processes.started)}.url"
+    given = world.processes.environment("worker", {**OURS, "ONCOMMIT_HEALTH_FILE": str(page)})
     del given["ONCOMMIT_RENDER_LOG"]
     argv = [sys.executable, "-m", "dramatiq", setup, "-p", "1", "-t", str(threads)]
     return world.processes.start("worker", argv, given)
