@@ -75,7 +75,8 @@ class Ground:
             prepare(server)
             self._servers[decoder] = server
             with server.connect() as conn:
-                self.versions[decoder] = f"PostgreSQL {conn.info.server_version / 10_000:.2f} with {decoder}"
+                major, minor = divmod(conn.info.server_version, 10_000)
+                self.versions[decoder] = f"PostgreSQL {major}.{minor} with {decoder}"
         return self._servers[decoder]
 
     def program(self, decoder: Decoder, name: str) -> str:

@@ -107,7 +107,7 @@ def pgbench(
     path.write_text(script, encoding="utf-8")
     command = [
         ground.program("wal2json", "pgbench"), "-n", "-M", "prepared", "-c", str(clients), "-j", "2",
-        "-T", str(max(2, round(seconds))), "-f", str(path), *options, world.database.dsn(role),  # type: ignore[arg-type]
+        "-T", str(max(3, round(seconds))), "-f", str(path), *options, world.database.dsn(role),  # type: ignore[arg-type]
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)  # noqa: S603
     found = TPS.search(done.stdout)
