@@ -63,7 +63,7 @@ def _measure_all(names: list[str], times: int, *, write: bool) -> bool:
                 load.append(os.getloadavg()[0])
             minutes = (time.monotonic() - began) / 60
             told = report.conditions(of, postgres, valkey, minutes, load)
-            text = report.markdown(found, names[:done], told)
+            text = report.markdown(found, names[:done], told, left=names[done:])
             if write:
                 report.write(text)
     print(text)

@@ -28,7 +28,7 @@ class Bound:
         return f"≤ {self.most:g} {self.unit}".strip()
 
 
-#: By the measure that finds them, in the order of the table.
+#: By the measure that finds them.
 BOUNDS: dict[str, Sequence[Bound]] = {
     "loss": [
         Bound("lost", "FLUSHALL on an idle system: until its messages are back", 1, "s"),

@@ -80,9 +80,11 @@ class Found:
         )
 
 
-def markdown(found: Found, measures: Sequence[str], conditions: str) -> str:
-    """Return the table and what it was measured on."""
+def markdown(found: Found, measures: Sequence[str], conditions: str, left: Sequence[str] = ()) -> str:
+    """Return the table and what it was measured on; `left` are the measures that were not made yet."""
     lines = [f"| {' | '.join(row)} |" for row in (HEAD, ("---",) * len(HEAD), *found.rows(measures))]
+    if left:
+        conditions += f"\n\nStopped before these were measured: {', '.join(left)}."
     failed = [f"- {name}: {why}" for name in measures for why in found.failures.get(name, [])]
     return "\n".join([*lines, "", *failed, *([""] if failed else []), conditions, ""])
 
