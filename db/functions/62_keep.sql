@@ -112,7 +112,10 @@ BEGIN
   DELETE FROM workers w WHERE w.heartbeat_at < p_before AND NOT EXISTS (SELECT FROM jobs j WHERE j.worker = w.id);
   GET DIAGNOSTICS v_count = ROW_COUNT;
   v_sum := v_sum + v_count;
-  DELETE FROM replay_runs r WHERE coalesce(r.finished_at, r.begun_at) < p_before;
+  -- One that may still be going on stays: the same words find it for a day, see begin_replay().
+  DELETE FROM replay_runs r
+   WHERE r.finished_at < p_before
+      OR r.finished_at IS NULL AND r.begun_at < least(p_before, clock_timestamp() - interval '1 day');
   GET DIAGNOSTICS v_count = ROW_COUNT;
   v_sum := v_sum + v_count;
   IF p_dead THEN

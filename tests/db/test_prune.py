@@ -11,6 +11,7 @@ from psycopg.errors import InsufficientPrivilege
 
 from db import keeping, operate, oversight, replay
 from db.pool import connect
+from db.replay import Filter
 from support.dead import die
 from support.waiting import eventually
 
@@ -161,3 +162,17 @@ def test_two_prunes_at_once_take_each_row_once(
     assert taken + prune(operator).jobs == 45
     for table in ("jobs", "job_events", "requests", "batches"):
         assert admin.execute(f"SELECT count(*) FROM {table}".encode()).fetchone() == (0,)
+
+
+def test_a_replay_that_is_going_on_is_not_pruned_away_and_old_ones_are(
+    admin: psycopg.Connection[Any], operator: psycopg.Connection[Any], accept: Any
+) -> None:
+    die(admin, accept(4))
+    run = replay.begin(operator, Filter(), afresh=False, **WHO)
+    assert replay.replay_slice(operator, run, 1, **WHO).more
+    prune(operator)
+    assert not replay.replay_slice(operator, run, 10, **WHO).more
+    abandoned = replay.begin(operator, Filter(team="acme"), afresh=False, **WHO)
+    admin.execute("UPDATE replay_runs SET begun_at = begun_at - interval '25 h' WHERE id = %s", [abandoned])
+    prune(operator)
+    assert admin.execute("SELECT count(*) FROM replay_runs").fetchone() == (0,)
