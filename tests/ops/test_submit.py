@@ -187,7 +187,8 @@ def test_an_empty_file_is_told_with_what_to_do_and_not_sent(team: Team) -> None:
 def test_ctrl_c_ends_the_following_of_jobs_at_once(house: House, team: Team) -> None:
     command = team.command(team.write("a.txt", "b.txt"), "--wait")
     process = subprocess.Popen(command, env=team.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    eventually(lambda: "open_streams 2.0" in house.portal.page("/metrics"), describe="two streams are open")
+    both = "open_streams 2.0"
+    eventually(lambda: both in house.portal.page("/metrics"), timeout=90, describe="two streams are open")
     process.send_signal(signal.SIGINT)
     # Well before the next heartbeat of a stream would wake whoever reads it: that comes after 15 s.
     eventually(lambda: process.poll() is not None, timeout=10)
