@@ -14,7 +14,8 @@ class System:
         self.processes = processes
         self.database = database
         self.portal = processes.portal(ready=False)
-        self.relay = processes.relay(ready=False)
+        # No audit, whose series would be new ones on a machine so slow that its minute passes meanwhile.
+        self.relay = processes.relay(ready=False, ONCOMMIT_AUDIT_SECONDS="3600")
         self.worker = processes.worker(threads=4, ready=False)
         for one in self.all():
             one.wait_ready()
