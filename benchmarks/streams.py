@@ -30,8 +30,9 @@ from portal.streams import TICK_SECONDS, TOKEN_SECONDS
 STREAMS = 1_000
 #: A stream may cost so much memory, bytes; a watch, a task, two coroutine frames, a socket and its buffers.
 BYTES_A_STREAM = 100_000
-#: One question a tick for the events of all, one for all tokens; and the machine's own, counted before.
-QUERIES_A_SECOND = 1 / TICK_SECONDS + 1 / TOKEN_SECONDS + 2
+#: One question a tick for the events of all, and one for all tokens, each after the pool's own whether the
+#: connection lives; 2 for what else changed since the count before.
+QUERIES_A_SECOND = 2 * (1 / TICK_SECONDS + 1 / TOKEN_SECONDS) + 2
 COUNTED_SECONDS = 15.0
 OK = b"HTTP/1.1 200 OK"
 OPENING, CANCELLING = 50, 8  # at a time
