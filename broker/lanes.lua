@@ -244,33 +244,6 @@ local function arrive(q, lane, heal)
   q.came[lane] = q.came[lane] or heal or false
 end
 
--- Give the lanes that messages came into a place if they have none: one look for all of them, so that a
--- call costs the same whether its messages are of one lane or of many. A lane to heal may be one that
--- part of Redis has forgotten: the audit meets every waiting message.
-local function settle_in(q)
-  local came = q.came
-  q.came = {}
-  for first = 1, #came, LOOK do
-    local last = math.min(first + LOOK - 1, #came)
-    local entries = call('HMGET', q.where, unpack(came, first, last))
-    for i = first, last do
-      local lane, entry = came[i], entries[i - first + 1]
-      if came[lane] then
-        local from = entry and string.match(entry, '^%a+')
-        if (from == 'ring' and not call('ZSCORE', q.ring, lane))
-            or (from == 'throttled' and not call('ZSCORE', q.throttled, lane)) then
-          call('HDEL', q.where, lane)
-        end
-        if place(q, lane) == 'ring' then
-          wake(q, 1)
-        end
-      elseif not entry then
-        place(q, lane)
-      end
-    end
-  end
-end
-
 -- Messages ----------------------------------------------------------------------------------------
 
 local function score_of(q, id)
@@ -303,6 +276,47 @@ local function live_holder(q, id)
     end
   end
   return false
+end
+
+-- Drop the marks that nobody's message made: a lane may not be full of them. At most max_running or so.
+local function forget_marks(q, lane)
+  for _, id in ipairs(call('SMEMBERS', q.running .. lane)) do
+    if not live_holder(q, id) then
+      call('SREM', q.running .. lane, id)
+    end
+  end
+end
+
+-- Give the lanes that messages came into a place if they have none: one look for all of them, so that a
+-- call costs the same whether its messages are of one lane or of many. A lane to heal may be one that
+-- part of Redis has forgotten: the audit meets every waiting message.
+local function settle_in(q)
+  local came = q.came
+  q.came = {}
+  for first = 1, #came, LOOK do
+    local last = math.min(first + LOOK - 1, #came)
+    local entries = call('HMGET', q.where, unpack(came, first, last))
+    for i = first, last do
+      local lane, entry = came[i], entries[i - first + 1]
+      if came[lane] then
+        local from = entry and string.match(entry, '^%a+')
+        if (from == 'ring' and not call('ZSCORE', q.ring, lane))
+            or (from == 'throttled' and not call('ZSCORE', q.throttled, lane)) then
+          call('HDEL', q.where, lane)
+        end
+        local to = place(q, lane)
+        if to == 'full' then
+          forget_marks(q, lane)
+          to = place(q, lane)
+        end
+        if to == 'ring' then
+          wake(q, 1)
+        end
+      elseif not entry then
+        place(q, lane)
+      end
+    end
+  end
 end
 
 local function intent_of(score)
@@ -376,8 +390,8 @@ end
 -- requeue = back to the lane, not started. Only what this consumer holds. Returns the number of
 -- messages that became ready, and whether somebody has to look at the delayed ones.
 local function settle(q, consumer, verb, id, ms)
-  local score = verb == 'requeue' and call('ZSCORE', q.held .. consumer, id)
-  if call('ZREM', q.held .. consumer, id) == 0 then
+  local score = verb == 'requeue' and (call('ZSCORE', q.held .. consumer, id) or score_of(q, id))
+  if call('ZREM', q.held .. consumer, id) == 0 and call('HGET', q.holder, id) ~= consumer then
     return 0, false
   end
   local lane, came, soonest = lane_of(id), false, false
@@ -447,8 +461,12 @@ local function due(q)
   settle_in(q)
   local lanes = call('ZRANGEBYSCORE', q.throttled, '-inf', now, 'LIMIT', 0, TIDY)
   for _, lane in ipairs(lanes) do
-    if place(q, lane) == 'ring' then
+    local to = place(q, lane)
+    if to == 'ring' then
       opened = opened + 1
+    end
+    if to ~= 'throttled' then
+      call('ZREM', q.throttled, lane)  -- also where `where` was lost: nobody may wait for it again and again
     end
   end
   call('ZREMRANGEBYSCORE', q.rate, '-inf', now)
@@ -632,6 +650,9 @@ function commands.beat()
   for i = 1, #held, 2 do
     if missing[held[i]] then
       missing[held[i]] = nil
+      -- These two may have been lost alone.
+      call('HSETNX', q.holder, held[i], consumer)
+      call('SADD', q.running .. lane_of(held[i]), held[i])
     else
       give_back(q, consumer, held[i], held[i + 1])
       place(q, lane_of(held[i]))

@@ -14,7 +14,7 @@ LIMITS = [limit("a", max_running=1), limit("b", max_running=2), limit("c", rate_
 LEFT = {f"{NS}:{k}" for k in ("token", "limits", "clock", "queues")} | {
     f"{NS}:{Q}:{k}" for k in ("consumers", "wake", "rate")
 }
-STEPS = 60
+STEPS = 90
 #: Rounds of a second in which all is well again: the dead are buried after 10, and a lane of cap 1 needs
 #: one round for each message.
 ROUNDS = 120
@@ -111,7 +111,7 @@ class World:
                 return
 
 
-@pytest.mark.parametrize("seed", [13, 58, *range(100, 106)])
+@pytest.mark.parametrize("seed", [13, 1_000, 1_001, 1_014, 1_052, *range(100, 104)])
 def test_whatever_keys_are_lost_all_that_is_asked_for_runs_and_nothing_stays(
     client: Redis, seed: int
 ) -> None:
