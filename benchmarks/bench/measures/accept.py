@@ -65,7 +65,7 @@ def empty(world: World) -> None:
 def http_turn(ground: Ground, world: World, url: str, token: str) -> Mapping[str, float]:
     """Load a server for some seconds."""
     empty(world)
-    seen = load(url, requests("/v1/jobs", token), clients=CLIENTS, seconds=max(0.5, SECONDS * ground.size))
+    seen = load(url, requests("/v1/jobs", token), clients=CLIENTS, seconds=max(2.0, SECONDS * ground.size))
     if seen.statuses.keys() != {202}:
         raise RuntimeError(f"answers: {seen.statuses}")
     return {"rate": seen.rate}
