@@ -3,6 +3,7 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -70,7 +71,8 @@ def test_a_migration_waits_its_turn_and_nobody_waits_long_for_it(client: Client,
     watch = Watch(database)
     watch.start()
     try:
-        with ThreadPoolExecutor(3) as threads, database.connect() as reader:
+        with ThreadPoolExecutor(3) as threads, database.connect() as reader, ExitStack() as last:
+            last.callback(stop.set)  # also when something fails: the threads would never end
             sending = [threads.submit(send) for _ in range(2)]
             eventually(lambda: len(answers) > 10)
             reader.execute("SELECT count(*) FROM teams").fetchone()  # a long report, in a transaction
@@ -85,7 +87,6 @@ def test_a_migration_waits_its_turn_and_nobody_waits_long_for_it(client: Client,
             for each in sending:
                 each.result(timeout=30)
     finally:
-        stop.set()
         watch.over.set()
         watch.join()
         watch.conn.close()
