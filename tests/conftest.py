@@ -1,6 +1,7 @@
 """Shared fixtures: real servers, real processes, and a proxy between them. See tests/support/."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,14 @@ __all__ = [
 def pytest_report_header() -> list[str]:
     """Say which PostgreSQL servers the tests run with, and what they leave out."""
     return [*kinds()[1], *examples.told(), *pgbouncer.told(), *full_disk.told()]
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests want to be read also when they pass."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "told at the end":
+                terminalreporter.write_line(value)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from portal.answers import ALWAYS
@@ -46,7 +47,9 @@ DIGEST = "%s"
 """
 
 
-def test_schemathesis_finds_nothing(client: Client, house: House, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing(
+    client: Client, house: House, tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
     digest = client.put()
     job = client.post({"document": digest, "kind": "page"}).json()
     client.post({"jobs": [{"document": digest, "kind": "page"}]}, path="/v1/batches")
@@ -63,6 +66,9 @@ def test_schemathesis_finds_nothing(client: Client, house: House, tmp_path: Path
         ],
         check=False, capture_output=True, text=True, timeout=170, cwd=tmp_path, env=variables,
     )  # fmt: skip
+    lines = run.stdout.splitlines()
+    told = [line.strip("= ") for line in lines if " generated" in line or line.startswith("=")]
+    record_property("told at the end", f"schemathesis: {'; '.join(told[-2:])}")
     assert run.returncode == 0, run.stdout[-8000:] + run.stderr[-2000:]
     assert "No issues found" in run.stdout or "passed" in run.stdout
     assert house.portal.running
