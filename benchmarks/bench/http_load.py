@@ -46,7 +46,7 @@ class Client:
         """Send a request and wait for its answer; return the status."""
         self.send(request)
         while not (status := self.answer()):
-            pass
+            pass  # it came in part
         return status
 
     def send(self, request: bytes) -> None:
@@ -117,5 +117,7 @@ def load(
                         seen.latencies.append(now - client.sent_at)
                     client.send(next(requests))
     for client in everyone:
+        while not client.answer():  # what is under way ends here, and not in the next turn
+            pass
         client.socket.close()
     return seen

@@ -67,7 +67,7 @@ def _waiting(count: int, ground: Ground) -> Generator[Turn]:
         streamed = peak_mb(relay)
         relay.stop()
         relay = world.relay()
-        until(lambda: '"catching_up": null' in relay.page("/readyz"), LIMIT_SECONDS, every=0.1)
+        until(lambda: '"catching_up":null' in relay.page("/readyz"), LIMIT_SECONDS, every=0.1)
 
         def turn() -> Mapping[str, float]:
             nonlocal there
