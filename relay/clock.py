@@ -40,8 +40,15 @@ class PostgresClock:
             self._offset = float(row[0]) - (now + after) / 2
             self._sampled = after
 
-    def remaining_ms(self, due: datetime | None) -> int:
-        """Return how long until `due`, at least 0; 0 for None."""
+    def remaining_ms(self, due: datetime | None, created: datetime | None = None) -> int:
+        """Return how long until `due`, at least 0; 0 for None.
+
+        Never longer than from `created` to `due`: when the server's clock was set forward since it was last
+        asked, a retry waits for its pause and not for the step.
+        """
         if due is None:
             return 0
-        return max(0, round((due.timestamp() - self._offset - time.monotonic()) * 1000))
+        seconds = due.timestamp() - self._offset - time.monotonic()
+        if created is not None:
+            seconds = min(seconds, (due - created).total_seconds())
+        return max(0, round(seconds * 1000))

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -25,7 +25,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """An intent was inserted. `not_before` is aware; `body` is the whole encoded message."""
+    """An intent was inserted. `not_before` is aware; `body` is the whole encoded message.
+
+    `created_at`, by the same clock, is told where `not_before` is: from one to the other is the pause meant.
+    """
 
     intent: int
     message_id: str
@@ -34,6 +37,7 @@ class OutboxRow:
     priority: int
     not_before: datetime | None
     body: str
+    created_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,8 @@ class Judge:
 
     def messages(self, rows: Iterable[OutboxRow]) -> list[Outgoing]:
         """Return the messages of rows from the stream."""
-        return [m for row in rows if (m := self._message(row, self._clock.remaining_ms(row.not_before)))]
+        left = self._clock.remaining_ms
+        return [m for row in rows if (m := self._message(row, left(row.not_before, row.created_at)))]
 
     def offer(self, intents: Sequence[outbox.Intent]) -> list[Outgoing]:
         """Return the messages of a page of intents."""

@@ -14,7 +14,9 @@ from relay.events import ControlRow, OutboxRow, Poison, Table
 
 # The columns that are read, by name: others may be added, moved or dropped at will.
 COLUMNS: dict[Table, frozenset[str]] = {
-    "outbox": frozenset({"id", "message_id", "queue", "lane", "priority", "not_before", "body"}),
+    "outbox": frozenset(
+        {"id", "message_id", "queue", "lane", "priority", "not_before", "body", "created_at"}
+    ),
     "control": frozenset({"version", "lane", "max_running", "weight", "rate_per_second", "burst", "paused"}),
 }
 
@@ -50,14 +52,16 @@ def outbox_row(columns: Columns) -> OutboxRow | Poison:
         message_id = _text(columns, "message_id")
         if len(message_id) > _MESSAGE_ID_CHARS or not message_id.startswith(lane + "|"):
             raise _WrongError("message_id: not `lane|rest`, or longer than 200 characters")  # noqa: TRY301 -- one exit
+        not_before = _instant(columns, "not_before")
         return OutboxRow(
             intent=_integer(columns, "id", 1, _BIGINT_MAX),
             message_id=message_id,
             queue=_text(columns, "queue", _QUEUE),
             lane=lane,
             priority=_integer(columns, "priority", 0, 9),
-            not_before=_instant(columns, "not_before"),
+            not_before=not_before,
             body=_body(columns),
+            created_at=_moment(columns.get("created_at")) if not_before else None,
         )
     except _WrongError as wrong:
         intent, name = _as_integer(columns.get("id")), columns.get("message_id")
@@ -144,8 +148,8 @@ def _rate(columns: Columns, name: str) -> float | None:
         )
     except (ValueError, OverflowError):
         number = math.nan
-    if not 0 < number <= 1e6:  # noqa: PLR2004 -- the schema's own bound; false for NaN too
-        raise _WrongError(f"{name}: no number above 0 and up to 1e6")
+    if not 1e-6 <= number <= 1e6:  # noqa: PLR2004 -- the schema's own bounds; false for NaN too
+        raise _WrongError(f"{name}: no number from 0.000001 to 1e6")
     return number
 
 
@@ -153,11 +157,16 @@ def _instant(columns: Columns, name: str) -> datetime | None:
     value = _value(columns, name)
     if value is None:
         return None
-    try:
-        # 'infinity', years after 9999 and years BC are instants to PostgreSQL and not to Python: poison.
-        instant = datetime.fromisoformat(value) if isinstance(value, str) else None
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
+    instant = _moment(value)
+    if instant is None:
         raise _WrongError(f"{name}: no instant with a time zone, from year 1 to 9999")
     return instant
+
+
+def _moment(value: object) -> datetime | None:
+    """Return an aware instant, or None: 'infinity', years after 9999 and years BC are PostgreSQL's alone."""
+    try:
+        instant = datetime.fromisoformat(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+    return instant if instant is not None and instant.tzinfo is not None else None

@@ -62,7 +62,7 @@ control_rows = st.builds(
     lane=lanes | st.just("*"),
     max_running=st.none() | st.integers(1, 100_000),
     weight=st.integers(1, 100),
-    rate_per_second=st.none() | st.floats(0, 1e6, exclude_min=True, allow_subnormal=False),
+    rate_per_second=st.none() | st.floats(1e-6, 1e6),
     burst=st.integers(1, 1_000_000),
     paused=st.booleans(),
 )

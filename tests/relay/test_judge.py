@@ -1,11 +1,15 @@
 """The judge: a row that the WAL shows before snapshots do is not poison for that."""
 
 import time
+from datetime import timedelta
+
+import pytest
 
 from db.pool import connect
 from relay.clock import PostgresClock
 from relay.events import OutboxRow
 from relay.judge import RETRY_SECONDS, Judge
+from relay.rows import outbox_row
 from support.postgres import Database
 
 APPEND = """
@@ -31,6 +35,25 @@ def test_a_queue_that_was_added_with_its_first_intent_is_found_once_both_can_be_
         assert (judge.settle_waiting(), judge.found_late) == (0, True)
         assert database.admin.execute("SELECT count(*) FROM outbox").fetchone() == (1,)
         assert database.admin.execute("SELECT count(*) FROM quarantine").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1)])
+def test_a_step_of_the_servers_clock_makes_no_retry_wait_for_it(database: Database, step: timedelta) -> None:
+    """The clock is asked once a minute; what was committed since its step is due by the new time."""
+    with connect(database.dsn("relay"), "test judge") as conn:
+        clock = PostgresClock()
+        clock.sample(conn)
+        row = conn.execute("SELECT clock_timestamp()").fetchone()
+        assert row is not None
+        created = row[0] + step
+        columns = {
+            "id": 1, "message_id": "shop|1", "queue": "previews", "lane": "shop", "priority": 5, "body": "{}",
+            "not_before": str(created + timedelta(seconds=5)), "created_at": str(created),
+        }  # fmt: skip
+        intent = outbox_row(columns)
+        assert isinstance(intent, OutboxRow)
+        [message] = Judge(conn, clock).messages([intent])
+        assert message.delay_ms <= 5_000
 
 
 def test_no_lane_is_opened_by_default_before_every_setting_was_told(database: Database) -> None:
