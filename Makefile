@@ -16,8 +16,9 @@ FILES ?=
 ONLY ?=
 # With 1,000,000 messages waiting, and into docs/fairness.md: make fairness FULL=1
 FULL ?=
-# Turns of each contestant: make bench ROUNDS=9
+# Turns of each contestant, and the size of a turn: make bench ONLY=catch-up ROUNDS=9 SIZE=5
 ROUNDS ?=
+SIZE ?=
 
 # What `make evidence` need not run again: make evidence TAKE="tests=report.xml chaos=chaos.txt"; ONLY="demo tests"
 TAKE ?=
@@ -81,7 +82,7 @@ fairness: $(STAMP) ## shares, limits and cost, beside stock Dramatiq (ONLY=bound
 	@touch $@
 
 bench: .venv/.bench ## oncommit beside others and beside the limit, into benchmarks/RESULTS.md (ONLY=name, ROUNDS=)
-	@$(BIN)/python -m benchmarks.bench $(ONLY:%=--only %) $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(BIN)/python -m benchmarks.bench $(ONLY:%=--only %) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZE),--size $(SIZE))
 
 races: $(STAMP) ## 100 rounds of 50 identical requests at one moment, over two portals: one job a key
 	@$(BIN)/python -m benchmarks.races

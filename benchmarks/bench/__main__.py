@@ -23,6 +23,7 @@ def main() -> int:
         "--only", action="append", help="a measure, or the beginning of some names; repeatable"
     )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"of each measure, default {ROUNDS}")
+    parser.add_argument("--size", type=float, default=1.0, help="of each turn's work; 5: catch-up of 200,000")
     parser.add_argument(
         "--quick", action="store_true", help="a twentieth of the work, 2 rounds: does it run?"
     )
@@ -35,16 +36,17 @@ def main() -> int:
     if not chosen:
         parser.error(f"no such measure; there are {', '.join(m.name for m in MEASURES)}")
     rounds = contest.LEAST_ROUNDS if given.quick else given.rounds
-    return _measure(chosen, rounds, QUICK if given.quick else 1.0, write=not given.quick and not given.only)
+    write = not given.quick and not given.only
+    return _measure(chosen, rounds, QUICK if given.quick else given.size, hurried=given.quick, write=write)
 
 
-def _measure(chosen: list[Measure], rounds: int, size: float, *, write: bool) -> int:
+def _measure(chosen: list[Measure], rounds: int, size: float, *, hurried: bool, write: bool) -> int:
     began, load, outcomes = time.monotonic(), [os.getloadavg()[0]], list[Outcome]()
 
     def say(what: str) -> None:
         print(f"[{time.monotonic() - began:6.1f} s] {what}", file=sys.stderr, flush=True)
 
-    with new_ground(size) as ground:
+    with new_ground(size, hurried=hurried) as ground:
         for measure in chosen:
             outcomes.append(_one(measure, ground, rounds, say))
             print(report.terminal(outcomes[-1]), flush=True)
@@ -53,7 +55,7 @@ def _measure(chosen: list[Measure], rounds: int, size: float, *, write: bool) ->
             servers=[ground.versions[key] for key in sorted(ground.versions)],
             minutes=(time.monotonic() - began) / 60,
             load=load,
-            size=f"{rounds} rounds" + ("" if size == 1 else f" of {size:g} of the work, fsync OFF"),
+            size=f"{rounds} rounds of size {size:g}" + (", fsync OFF" if hurried else ""),
             notes={m.name: inspect.getdoc(sys.modules[m.entrances.__module__]) or "" for m in chosen},
         )
     print(report.conditions_text(conditions))

@@ -9,7 +9,7 @@ from benchmarks.bench.ground import Ground, until
 from support.processes import Running
 
 BACKLOG = 20_000
-SECONDS = 3.0
+SECONDS = 2.0
 #: Ended jobs after which a worker is warm: its pools and prepared statements are there.
 WARM = 200
 START_SECONDS = 60.0

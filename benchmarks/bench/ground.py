@@ -49,10 +49,11 @@ HURRIED = {"fsync": "off"}
 class Ground:
     """Servers that are started when somebody stands on them first; `size` 1 is the whole work of a turn."""
 
-    def __init__(self, folder: Path, guardian: Guardian, size: float = 1.0) -> None:
+    def __init__(self, folder: Path, guardian: Guardian, size: float = 1.0, *, hurried: bool = False) -> None:
         self.folder = folder
         self.guardian = guardian
         self.size = size
+        self._hurried = hurried
         self.versions: dict[str, str] = {}
         self._servers: dict[str, Server] = {}
 
@@ -69,7 +70,7 @@ class Ground:
         """
         if decoder not in self._servers:
             kind: Literal["system", "embedded"] = "system" if decoder == "wal2json" else "embedded"
-            settings = PRODUCTION if self.size >= 1 else PRODUCTION | HURRIED
+            settings = PRODUCTION | (HURRIED if self._hurried else {})
             server = build_server(kind, self.folder, self.guardian, settings)
             server.start()
             prepare(server)
@@ -191,13 +192,13 @@ def until(condition: Callable[[], Any], limit: float, *, every: float = LOOK_SEC
 
 
 @contextmanager
-def new_ground(size: float) -> Generator[Ground]:
-    """Make a ground in a folder of its own, and take it down."""
+def new_ground(size: float, *, hurried: bool = False) -> Generator[Ground]:
+    """Make a ground in a folder of its own, and take it down; `hurried`: nothing waits for the disk."""
     folder = Path(tempfile.mkdtemp(prefix="oncommit-bench-"))
     folder.chmod(0o711)
     try:
         with Guardian() as guardian:
-            ground = Ground(folder, guardian, size)
+            ground = Ground(folder, guardian, size, hurried=hurried)
             try:
                 yield ground
             finally:
