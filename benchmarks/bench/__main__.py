@@ -56,7 +56,7 @@ def _measure(chosen: list[Measure], rounds: int, size: float, *, hurried: bool, 
             minutes=(time.monotonic() - began) / 60,
             load=load,
             size=f"{rounds} rounds of size {size:g}" + (", fsync OFF" if hurried else ""),
-            notes={m.name: inspect.getdoc(sys.modules[m.entrances.__module__]) or "" for m in chosen},
+            notes=_notes(chosen),
         )
     print(report.conditions_text(conditions))
     if write:
@@ -65,6 +65,12 @@ def _measure(chosen: list[Measure], rounds: int, size: float, *, hurried: bool, 
         folder = report.PAGE.parent / "plots"
         report.write(report.markdown(outcomes, conditions, plots.draw(outcomes, folder, report.PAGE.parent)))
     return int(not all(outcome.good() for outcome in outcomes))
+
+
+def _notes(chosen: list[Measure]) -> dict[str, str]:
+    """Return each module's account of its contestants, below the last of its measures."""
+    last = {measure.entrances.__module__: measure.name for measure in chosen}
+    return {name: inspect.getdoc(sys.modules[module]) or "" for module, name in last.items()}
 
 
 def _one(measure: Measure, ground: Ground, rounds: int, say: contest.Say) -> Outcome:

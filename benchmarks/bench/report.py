@@ -114,7 +114,8 @@ def conditions_text(found: Conditions) -> str:
         f"{found.size}. "
         f"{', '.join(found.servers)}, Python {platform.python_version()}, {versions}; "
         f"{processor()}, {os.cpu_count()} cores, {memory:.0f} GB; load average "
-        f"{min(found.load):.1f} to {max(found.load):.1f}, of which these measurements are a part."
+        f"{found.load[0]:.1f} when it began, then up to {max(found.load):.1f}, of which these measurements "
+        "are a part."
     )
 
 

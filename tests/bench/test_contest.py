@@ -117,7 +117,7 @@ def test_the_page_has_every_figure_floor_failure_note_and_plot() -> None:
     ):
         assert line in text.splitlines()
     assert "PostgreSQL 18" in text
-    assert "load average 0.5 to 2.0" in text
+    assert "load average 0.5 when it began, then up to 2.0" in text
 
 
 def test_percentiles_lie_between_the_ranks() -> None:

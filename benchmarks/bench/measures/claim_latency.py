@@ -24,7 +24,7 @@ from benchmarks.bench.contest import Entrance, Figure, Floor, Measure, Turn, per
 from benchmarks.bench.ground import Ground, World, until
 from benchmarks.bench.measures.whole_job import worker
 
-THREADS, PER_SECOND, JOBS = 8, 20.0, 60
+THREADS, PER_SECOND, JOBS = 8, 20.0, 50
 ARRIVE_SECONDS = 20.0
 CLAIMED = "SELECT job, min(extract(epoch FROM at)) FROM job_events WHERE type = 'claimed' GROUP BY job"
 MAKE_POLLED = (
