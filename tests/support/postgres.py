@@ -57,6 +57,7 @@ class Host(Protocol):
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...
     def log_text(self) -> str: ...
+    def remove(self) -> None: ...
 
 
 class LocalHost:
@@ -90,6 +91,11 @@ class LocalHost:
 
     def log_text(self) -> str:
         return self._postgres.plan.log.read_text(encoding="utf-8")
+
+    def remove(self) -> None:
+        """Stop it and remove its cluster: the next one has other passwords."""
+        self._postgres.stop()
+        shutil.rmtree(self._postgres.plan.datadir, ignore_errors=True)
 
 
 class Server:
@@ -211,16 +217,15 @@ def session_server(
     kind: ServerKind = request.param
     if kind == "container":
         container = ContainerPostgres(servers_folder, secrets.token_urlsafe(16), TEST_SETTINGS)
-        server, remove = Server(kind, container, new_passwords()), container.remove
+        server = Server(kind, container, new_passwords())
     else:
         server = build_server(kind, servers_folder, guardian)
-        remove = server.stop
     try:
         server.start()
         prepare(server)
         yield server
     finally:
-        remove()
+        server.host.remove()
 
 
 @pytest.fixture
