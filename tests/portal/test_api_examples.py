@@ -25,7 +25,7 @@ from support.kinds import kinds
 from support.postgres import Server, new_database
 from support.processes import KEPT, Processes
 from support.team import House, rows
-from support.valkey import Valkey
+from support.valkey import LocalValkey
 
 DOC = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -54,7 +54,7 @@ def stack(
 ) -> Iterator[House]:
     """A portal, a relay and a worker: the whole path."""
     session_server.start()
-    valkey = Valkey(servers_folder, guardian)
+    valkey = LocalValkey(servers_folder, guardian)
     valkey.start()
     with new_database(session_server) as database:
         processes = Processes(tmp_path_factory.mktemp("examples"), guardian, database, valkey)
