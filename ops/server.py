@@ -1,5 +1,7 @@
 """A server of the stack: on a loopback port that it keeps, once somebody was told of it."""
 
+from abc import ABC, abstractmethod
+
 from ops.guardian import Guardian
 from ops.ports import free_port
 from ops.processes import Command, Process, StartError
@@ -9,7 +11,7 @@ PORT_TRIES = 5
 ADDRESS_IN_USE = "Address already in use"
 
 
-class EmbeddedServer:
+class EmbeddedServer(ABC):
     """What PostgreSQL and Valkey have in common; `start` after any ending comes back on the same port."""
 
     READY_SECONDS: float
@@ -19,16 +21,17 @@ class EmbeddedServer:
         self.process = Process(self.command(), guardian)
         self._answered = False
 
+    @abstractmethod
     def command(self) -> Command:
         """Return what to run, on the port as it is now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prepare(self) -> None:
         """Make ready what a start on the port as it is now needs."""
 
+    @abstractmethod
     def answers(self) -> bool:
         """Tell whether it serves now."""
-        raise NotImplementedError
 
     def start(self) -> None:
         """Start it and wait until it answers.
