@@ -90,11 +90,17 @@ def append(
 
 # A row from the future was written before the server's clock was set back: it is old, by how much nobody
 # knows. Without that no pass would look at it until the clock has caught up.
+#
+# The upper end is outside: a range with two ends is taken for a few rows as long as the table was never
+# analysed, and each page would then fetch and sort all that are left of the backlog.
 HEADS = """
-SELECT id, message_id, queue FROM outbox
- WHERE id > %s AND id <= %s
-   AND (created_at <= clock_timestamp() - %s * interval '1 ms' OR created_at > clock_timestamp())
- ORDER BY id LIMIT %s
+WITH page AS (
+  SELECT id, message_id, queue FROM outbox
+   WHERE id > %s
+     AND (created_at <= clock_timestamp() - %s * interval '1 ms' OR created_at > clock_timestamp())
+   ORDER BY id LIMIT %s
+)
+SELECT id, message_id, queue FROM page WHERE id <= %s ORDER BY id
 """
 
 
@@ -103,7 +109,7 @@ def heads(
 ) -> list[tuple[int, str, str]]:
     """Return (id, message id, queue) of living intents with after < id <= until, in order of id."""
     with translated():
-        return conn.execute(HEADS, [after, until, older_than_ms, limit]).fetchall()
+        return conn.execute(HEADS, [after, older_than_ms, limit, until]).fetchall()
 
 
 # Never longer than was asked for: a clock that was set back meanwhile does not make a retry wait for it.
