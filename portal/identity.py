@@ -16,6 +16,7 @@ from uuid import UUID
 from db import reads
 from portal.database import Database
 from portal.problems import Problem
+from portal.shared_looks import SharedLooks
 
 #: Seconds for which a token that was found in force is believed.
 BELIEVED_SECONDS = 1.0
@@ -46,6 +47,7 @@ class Identities:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._believed: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._looks = SharedLooks[bytes, Caller](BELIEVED_SECONDS)
 
     async def caller(self, authorization: Sequence[str]) -> Caller:
         """Return who sent these Authorization headers.
@@ -63,7 +65,7 @@ class Identities:
         if caller is not None and time.monotonic() < until:
             self._believed.move_to_end(token_hash)
             return caller
-        return await self._ask(token_hash)
+        return await self._looks.at(token_hash, lambda: self._ask(token_hash))
 
     async def _ask(self, token_hash: bytes) -> Caller:
         asked = time.monotonic()

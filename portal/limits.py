@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from db.accept import over_quota
 from portal.database import Database
 from portal.problems import Problem
+from portal.shared_looks import SharedLooks
 
 #: Seconds' worth of requests that may come at once after a pause.
 BURST_SECONDS = 2.0
@@ -71,6 +72,7 @@ class Backlogs:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[str, tuple[float, bool]] = {}
+        self._looks = SharedLooks[str, bool](BACKLOG_SECONDS)
 
     async def over(self, team: str, more: int) -> bool:
         """Tell whether `more` jobs would put the team over its quota.
@@ -82,10 +84,14 @@ class Backlogs:
         until, known = self._known.get(team, (0.0, False))
         if more == 1 and time.monotonic() < until:
             return known
-        asked = time.monotonic()
-        found = await self._database.run(lambda conn: over_quota(conn, team, more))
         if more == 1:
-            self._known[team] = (asked + BACKLOG_SECONDS, found)
+            return await self._looks.at(team, lambda: self._look(team))
+        return await self._database.run(lambda conn: over_quota(conn, team, more))
+
+    async def _look(self, team: str) -> bool:
+        asked = time.monotonic()
+        found = await self._database.run(lambda conn: over_quota(conn, team, 1))
+        self._known[team] = (asked + BACKLOG_SECONDS, found)
         return found
 
 
