@@ -12,6 +12,7 @@ from portal.database import opened
 from portal.limits import Backlogs
 from portal.shared_looks import SharedLooks
 from support.postgres import Database
+from support.waiting import eventually
 
 ASKERS = 40
 WAITING = """
@@ -30,9 +31,9 @@ async def backlogs(database: Database) -> AsyncGenerator[Backlogs]:
 
 async def waiting(database: Database, count: int) -> None:
     """Wait until so many of the portal's statements wait for a lock."""
-    async with asyncio.timeout(10):
-        while database.admin.execute(WAITING).fetchone() != (count,):
-            await asyncio.sleep(0.01)
+    await asyncio.to_thread(
+        eventually, lambda: database.admin.execute(WAITING).fetchone() == (count,), timeout=10
+    )
 
 
 def test_all_who_ask_at_one_moment_share_one_look_at_the_backlog(database: Database) -> None:
