@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from support import examples, full_disk, pgbouncer
+from support.containers import remove_mine
+from support.images import decision
 from support.kinds import kinds
 from support.postgres import database, guardian, server, servers_folder, session_server
 from support.processes import processes
@@ -30,11 +32,19 @@ def pytest_report_header() -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print what tests want to be read also when they pass."""
+    """Print what tests want to be read also when they pass, and what the header said too long ago."""
+    if decision().trouble:
+        terminalreporter.write_line(f"containers: {decision().told}", red=True, bold=True)
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "told at the end":
                 terminalreporter.write_line(value)
+
+
+def pytest_sessionfinish() -> None:
+    """Leave no container behind, however the session ends."""
+    if decision().use:
+        remove_mine()
 
 
 @pytest.hookimpl(wrapper=True)

