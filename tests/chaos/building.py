@@ -35,12 +35,12 @@ def world_on(server: Server, folder: Path, servers_folder: Path, guardian: Guard
 
 
 @contextmanager
-def server_of_its_own(**settings: str) -> Generator[tuple[Server, Guardian]]:
+def server_of_its_own(at: Path | None = None, **settings: str) -> Generator[tuple[Server, Guardian]]:
     """Start a prepared server: wal2json's if this machine has it, else the embedded one.
 
-    `settings` are PostgreSQL's.
+    `settings` are PostgreSQL's; its cluster is made in `at`, else in a folder that is removed.
     """
-    folder = Path(tempfile.mkdtemp(prefix="oncommit-chaos-"))
+    folder = at or Path(tempfile.mkdtemp(prefix="oncommit-chaos-"))
     folder.chmod(0o711)
     try:
         with Guardian() as guardian:
@@ -53,14 +53,15 @@ def server_of_its_own(**settings: str) -> Generator[tuple[Server, Guardian]]:
             finally:
                 server.stop()
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if at is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def whole_world(folder: Path, **settings: str) -> Generator[World]:
-    """Make a world with a server of its own; `settings` are PostgreSQL's."""
+def whole_world(folder: Path, at: Path | None = None, **settings: str) -> Generator[World]:
+    """Make a world with a server of its own; `at` and `settings` as in `server_of_its_own`."""
     with (
-        server_of_its_own(**settings) as (server, guardian),
+        server_of_its_own(at, **settings) as (server, guardian),
         tempfile.TemporaryDirectory(prefix="oncommit-chaos-valkey-") as servers_folder,
     ):
         Path(servers_folder).chmod(0o711)
