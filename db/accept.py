@@ -1,7 +1,7 @@
 """Acceptance: request key, jobs, `accepted` events and intents in one statement and one commit.
 
-The statement is the function `accept_jobs` (db/functions/20_accept.sql); one job and ten thousand
-take the same road.
+The statement is the function `accept_jobs` (db/functions/20_accept.sql) for one request, whether it asks for
+one job or ten thousand, and `accept_each` (21_accept_each.sql) for single jobs of many requests.
 """
 
 from collections.abc import Sequence
@@ -14,6 +14,8 @@ from uuid import UUID
 from psycopg import AsyncConnection
 
 from db.errors import DatabaseError, translated
+from db.jobs import JobStatus
+from db.reads import JobRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,8 @@ class Outcome(StrEnum):
 class Decision:
     """The outcome, and for NEW and OLD the job or batch and when it was created.
 
-    `items` are the indexes of jobs whose document the team has not put.
+    `items` are the indexes of jobs whose document the team has not put. `max_attempts` is that of a NEW job
+    of `accept_each`.
     """
 
     outcome: Outcome
@@ -70,6 +73,7 @@ class Decision:
     batch: UUID | None
     created_at: datetime | None
     items: Sequence[int]
+    max_attempts: int | None = None
 
 
 ACCEPT = """
@@ -113,6 +117,87 @@ async def accept(conn: AsyncConnection[Any], a: Acceptance) -> Decision:
     outcome, job, batch, at, detail = row
     items: Sequence[int] = detail["items"] if detail else ()
     return Decision(Outcome(outcome), job, batch, at, items)
+
+
+ACCEPT_EACH = """
+SELECT outcome, job, at, max_attempts
+  FROM accept_each(%s::text[], %s::text[], %s::bytea[], %s::boolean[], %s::uuid[], %s::text[], %s::text[],
+                   %s::text[], %s::smallint[], %s::int[], %s::text[], %s::text[], %s::text[])
+ ORDER BY n
+"""
+
+
+async def accept_each(conn: AsyncConnection[Any], together: Sequence[Acceptance]) -> list[Decision]:
+    """Decide requests of one job each in one commit; return a decision for each, in order.
+
+    Each has an outcome of its own; BUSY also for a key that an earlier one of them has. What is refused
+    (`Refused`) refuses all of them.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; whether a commit took may be unknown.
+
+    """
+    jobs = [a.jobs[0] for a in together]
+    parameters = [
+        [a.team for a in together],
+        [a.key for a in together],
+        [a.fingerprint for a in together],
+        [a.over_quota for a in together],
+        [j.id for j in jobs],
+        [j.kind for j in jobs],
+        [j.document for j in jobs],
+        [j.title for j in jobs],
+        [j.priority for j in jobs],
+        [j.max_attempts for j in jobs],
+        [j.simulate for j in jobs],
+        [a.traceparent for a in together],
+        [a.who for a in together],
+    ]
+    with translated():
+        async with conn.transaction():  # READ COMMITTED, as in `accept`
+            rows = await (await conn.execute(ACCEPT_EACH, parameters)).fetchall()
+    if len(rows) != len(together):
+        raise DatabaseError("accept_each did not answer each request")
+    return [
+        Decision(
+            Outcome(outcome),
+            job,
+            None,
+            at,
+            (0,) if outcome == Outcome.UNKNOWN_DOCUMENTS else (),
+            max_attempts,
+        )
+        for outcome, job, at, max_attempts in rows
+    ]
+
+
+def new_row(wanted: Acceptance, decision: Decision) -> JobRow:
+    """Return the row of a single job that `accept_each` decided to be NEW, as it is at its acceptance."""
+    job = wanted.jobs[0]
+    assert decision.created_at is not None  # noqa: S101 -- of what is new
+    assert decision.max_attempts is not None  # noqa: S101 -- likewise
+    return JobRow(
+        id=job.id,
+        team=wanted.team,
+        batch=None,
+        kind=job.kind,
+        document=job.document,
+        title=job.title,
+        priority=job.priority,
+        status=JobStatus.QUEUED,
+        dispatch_no=1,
+        attempt=0,
+        max_attempts=decision.max_attempts,
+        artifact=None,
+        artifact_size=None,
+        error_class=None,
+        not_before=None,
+        cancel_requested_at=None,
+        created_at=decision.created_at,
+        updated_at=decision.created_at,
+        finished_at=None,
+        version=1,
+    )
 
 
 OVER_QUOTA = "SELECT over_quota(%s, %s)"

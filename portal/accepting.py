@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -163,17 +164,12 @@ async def _accept(
         who=caller.who,
     )
 
-    async def work(conn: AsyncConnection[Any]) -> tuple[Decision, Any]:
-        decision = await acceptance.accept(conn, everything)
-        failpoint("accept.after_commit")
-        return decision, await _row(conn, caller.team, decision)
-
     async def look(seconds: float) -> tuple[Decision, Any]:
-        within = WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
         if batch is None:
-            return await found.database.run(work, wait=seconds, within=within)
+            return await _single(found, everything, seconds)
+        within = WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
         async with found.turns.turn(caller.team, seconds):
-            return await found.database.run(work, wait=seconds, within=within)
+            return await found.database.run(partial(_whole, everything), wait=seconds, within=within)
 
     decision, row = await idempotency.decided(look)
     metrics.count("requests_decided_total", outcome=decision.outcome)
@@ -198,12 +194,24 @@ def _at(batch: UUID | None, n: int) -> str:
     return f"/jobs/{n}" if batch else ""
 
 
-async def _row(conn: AsyncConnection[Any], team: str, decision: Decision) -> Any:
-    if decision.job is not None:
-        return await reads.job(conn, team, decision.job)
-    if decision.batch is not None:
-        return next(iter(await reads.batches(conn, [decision.batch], team)), None)
-    return None
+async def _single(found: Portal, wanted: Acceptance, seconds: float) -> tuple[Decision, reads.JobRow | None]:
+    """Decide a single job, jointly with those that came at the same moment."""
+    decision = await found.joint.accept(wanted, seconds)
+    if decision.outcome is Outcome.NEW:
+        return decision, acceptance.new_row(wanted, decision)
+    job = decision.job
+    if job is None:
+        return decision, None
+    return decision, await found.database.run(lambda conn: reads.job(conn, wanted.team, job))
+
+
+async def _whole(wanted: Acceptance, conn: AsyncConnection[Any]) -> tuple[Decision, reads.BatchRow | None]:
+    """Decide a batch."""
+    decision = await acceptance.accept(conn, wanted)
+    failpoint("accept.after_commit")
+    if decision.batch is None:
+        return decision, None
+    return decision, next(iter(await reads.batches(conn, [decision.batch], wanted.team)), None)
 
 
 def _refuse(decision: Decision, batch: UUID | None) -> None:

@@ -23,6 +23,7 @@ from portal.database import opened
 from portal.door import Door, visit
 from portal.health import Readiness
 from portal.identity import Identities
+from portal.joint_commit import JointCommit
 from portal.limits import Backlogs, Rates
 from portal.problems import Fault, Problem, answer
 from portal.resources import BatchRequest, JobRequest
@@ -67,6 +68,7 @@ def _lifespan(config: Settings) -> Any:
                 identities=Identities(database),
                 rates=Rates(config.team_requests_per_second),
                 backlogs=Backlogs(database),
+                joint=JointCommit(database),
                 streams=streams,
             )
             task = asyncio.create_task(streams.run())
@@ -76,6 +78,7 @@ def _lifespan(config: Settings) -> Any:
                 task.cancel()
                 with suppress(asyncio.CancelledError):
                     await task
+                await app.state.portal.joint.close()
                 app.state.portal.parser.shutdown(wait=False)
 
     return lifespan

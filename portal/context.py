@@ -8,6 +8,7 @@ from starlette.requests import Request
 from portal.bodies import Budget
 from portal.database import Database
 from portal.identity import Identities
+from portal.joint_commit import JointCommit
 from portal.limits import Backlogs, Rates, Turns
 from portal.streams import Hub
 from runtime.blobs import BlobStore
@@ -24,6 +25,7 @@ class Portal:
     identities: Identities
     rates: Rates
     backlogs: Backlogs
+    joint: JointCommit
     streams: Hub
     budget: Budget = field(default_factory=Budget)
     turns: Turns = field(default_factory=Turns)

@@ -60,7 +60,7 @@ BEGIN
   FOR f IN
     SELECT p.oid::regprocedure FROM pg_proc p
      WHERE p.pronamespace = 'public'::regnamespace
-       AND p.proname IN ('accept_jobs', 'over_quota', 'claim_jobs', 'finish_jobs', 'end_claim', 'rescue_jobs',
+       AND p.proname IN ('accept_jobs', 'accept_each', 'over_quota', 'claim_jobs', 'finish_jobs', 'end_claim', 'rescue_jobs',
                          'cancel_job', 'replay_jobs', 'set_lane', 'create_team', 'create_token', 'revoke_token',
                          'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
                          'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
@@ -77,7 +77,7 @@ GRANT EXECUTE ON FUNCTION preview_message_id(text, uuid, int) TO PUBLIC;
 -- portal: reads its teams' things, adds documents, accepts through the function.
 GRANT SELECT ON teams, tokens, documents, batches, jobs, job_events, requests, kinds, oldest_due TO oncommit_portal;
 GRANT INSERT ON documents TO oncommit_portal;
-GRANT EXECUTE ON FUNCTION accept_jobs, over_quota, cancel_job TO oncommit_portal;
+GRANT EXECUTE ON FUNCTION accept_jobs, accept_each, over_quota, cancel_job TO oncommit_portal;
 
 -- relay: reads what it publishes, moves poison away, draws epochs. It cannot read jobs.
 GRANT SELECT ON outbox, control, queues TO oncommit_relay;

@@ -50,7 +50,7 @@ RELATIONS: dict[str, dict[str, str]] = {
 }  # fmt: skip
 #: function -> the roles that may call it. No role: internal.
 FUNCTIONS: dict[str, str] = {
-    "accept_jobs": "portal", "over_quota": "portal", "cancel_job": "portal",
+    "accept_jobs": "portal", "accept_each": "portal", "over_quota": "portal", "cancel_job": "portal",
     "claim_jobs": "worker", "finish_jobs": "worker", "end_claim": "worker", "rescue_jobs": "worker",
     "claim_probe": "worker", "finish_probe": "worker",
     "quarantine_intent": "relay worker",
