@@ -40,17 +40,21 @@ COME_BACK = b"retry: 1000\n\n"
 MAX_SEQ = 2**31 - 1
 MAX_EVENTS = 2**63 - 1  # of a whole batch
 RATES = with_headers("RateLimit", "RateLimit-Policy")
-LAST_EVENT_ID = {
-    "parameters": [
-        {
-            "name": "Last-Event-ID",
-            "in": "header",
-            "required": False,
-            "description": "the last id that the client has of this stream",
-            "schema": {"type": "string", "pattern": "^[0-9]{1,10}$"},
-        }
-    ]
-}
+
+
+def _comes_back(most: int) -> dict[str, Any]:
+    """Return the declaration of Last-Event-ID."""
+    return {
+        "parameters": [
+            {
+                "name": "Last-Event-ID",
+                "in": "header",
+                "required": False,
+                "description": "the last id that the client has of this stream",
+                "schema": {"type": "integer", "minimum": 0, "maximum": most},
+            }
+        ]
+    }
 
 
 class EventQuery(BaseModel):
@@ -75,7 +79,7 @@ def _responses(what: str) -> dict[int | str, dict[str, Any]]:
     "/jobs/{job_id}/events",
     response_model=JobEvents,
     responses=_responses("succeeded"),
-    openapi_extra=LAST_EVENT_ID,
+    openapi_extra=_comes_back(MAX_SEQ),
     summary="See what happened to a job, or follow it",
 )
 async def get_job_events(
@@ -100,7 +104,7 @@ async def get_job_events(
     "/batches/{batch_id}/events",
     response_model=Batch,
     responses=_responses("progress"),
-    openapi_extra=LAST_EVENT_ID,
+    openapi_extra=_comes_back(MAX_EVENTS),
     summary="See how far a batch is, or follow it",
 )
 async def get_batch_events(request: Request, batch_id: str, caller: Reader) -> Response:
