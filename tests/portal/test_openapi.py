@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from portal.answers import ALWAYS
 from portal.problems import TABLE
 from support.team import Client, House
@@ -57,18 +59,23 @@ def is_digest(value):
     return isinstance(value, str) and re.fullmatch("sha256:[0-9a-f]{64}", value) is not None
 
 @schemathesis.hook
+def map_body(context, body):
+    return known(body)
+
+@schemathesis.hook
 def before_call(context, case, kwargs):
-    "In every phase: the team's document, and a key of its own where a usable one stands (examples share one)."
-    if isinstance(case.body, dict):
-        case.body = known(case.body)
-    key = (case.headers or {}).get("Idempotency-Key")
-    if isinstance(key, str) and re.fullmatch("[!-~]{1,255}", key):
+    "Give what is meant to be taken its own key, and the document: examples pass by map_body, and share a key."
+    if case.meta is None or not case.meta.generation.mode.is_positive:
+        return  # an edit would have it judged anew, and taken for meant to be taken
+    if "Idempotency-Key" in (case.headers or {}):
         case.headers["Idempotency-Key"] = str(uuid.uuid4())
+    case.body = known(case.body)
 
 DIGEST = "%s"
 """
 
 
+@pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(
     client: Client, house: House, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -83,10 +90,10 @@ def test_schemathesis_finds_nothing(
         [
             Path(sys.executable).with_name("schemathesis"), "--config-file", config, "run",
             f"{client.url}/openapi.json", "--header", f"Authorization: Bearer {client.token}",
-            "--max-examples", "15", "--seed", "1", "--checks", "all", "--no-color",
+            "--max-examples", "8", "--seed", "1", "--checks", "all", "--no-color",
             "--exclude-path-regex", "^/(livez|readyz|metrics|problems)$",
         ],
-        check=False, capture_output=True, text=True, timeout=170, cwd=tmp_path, env=variables,
+        check=False, capture_output=True, text=True, timeout=280, cwd=tmp_path, env=variables,
     )  # fmt: skip
     lines = run.stdout.splitlines()
     told = [line.strip("= ") for line in lines if " generated" in line or line.startswith("=")]
