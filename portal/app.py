@@ -8,7 +8,6 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
-from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,7 +15,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from db.errors import DatabaseError, Refused
-from portal import accepting, batches, documents, event_routes, health, jobs, previews
+from portal import accepting, batches, documents, event_routes, heads, health, jobs, previews
 from portal.answers import PROBLEM_SCHEMA
 from portal.context import Portal
 from portal.database import opened
@@ -49,7 +48,8 @@ as long as its job.
 **JSON** is UTF-8 without BOM, at most 32 levels deep, without duplicate keys, U+0000, or numbers beyond
 64 bits; integers are written as integers.
 """
-ROUTERS = (documents, accepting, jobs, previews, batches, event_routes, health)
+_MODULES = (documents, accepting, jobs, previews, batches, event_routes, health)
+ROUTERS = (*(m.router for m in _MODULES), heads.router(m.router for m in _MODULES))
 
 
 def _lifespan(config: Settings) -> Any:
@@ -92,10 +92,10 @@ def create(config: Settings) -> FastAPI:
         description=DESCRIPTION,
         lifespan=_lifespan(config),
         redirect_slashes=False,
-        generate_unique_id_function=_operation_id,
+        generate_unique_id_function=lambda route: route.name,
     )
-    for module in ROUTERS:
-        app.include_router(module.router)
+    for router in ROUTERS:
+        app.include_router(router)
     app.add_exception_handler(Problem, _problem)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -105,10 +105,6 @@ def create(config: Settings) -> FastAPI:
     app.add_exception_handler(Exception, _unexpected)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
-
-
-def _operation_id(route: APIRoute) -> str:
-    return f"head_{route.name}" if route.methods == {"HEAD"} else route.name
 
 
 def doored(app: FastAPI) -> Door:
@@ -144,7 +140,7 @@ async def _http(request: Request, error: Exception) -> Response:
 def _methods(request: Request) -> str:
     """Return every method of the resource; Starlette names those of the first route that it finds."""
     pages: list[BaseRoute] = request.app.routes  # those of the description; the others are in the routers
-    routes = [r for r in (*pages, *(r for m in ROUTERS for r in m.router.routes)) if isinstance(r, Route)]
+    routes = [r for r in (*pages, *(r for one in ROUTERS for r in one.routes)) if isinstance(r, Route)]
     path = request.url.path
     return ", ".join(sorted({m for r in routes if r.path_regex.match(path) for m in r.methods or ()}))
 
@@ -189,5 +185,6 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             # FastAPI adds its own 422 where a route has parameters; here a wrong path is a 404.
             if "application/json" in operation["responses"].get("422", {}).get("content", {}):
                 del operation["responses"]["422"]
+        heads.declare(schema["paths"])
         app.openapi_schema = schema
     return app.openapi_schema

@@ -26,7 +26,7 @@ from portal.context import portal
 from portal.jobs import known_job
 from portal.problems import Fault, Problem
 from portal.resources import Batch, JobEvents, batch_json, event_json
-from portal.streams import Hub, Watch
+from portal.streams import Watch
 
 router = APIRouter(prefix="/v1", tags=["events"])
 
@@ -91,7 +91,7 @@ async def get_job_events(
     if _wants_stream(request):
         if job.terminal and after >= job.version:
             return Response(status_code=204)
-        return _stream(portal(request).streams, "job", job.id, after, caller.token)
+        return _stream(request, "job", job.id, after, caller.token)
     events = await portal(request).database.run(
         lambda conn: reads.events(conn, caller.team, job.id, query.after, query.limit + 1)
     )
@@ -119,7 +119,7 @@ async def get_batch_events(request: Request, batch_id: str, caller: Reader) -> R
         return as_json(batch_json(batch))
     if batch.finished and after >= batch.events:
         return Response(status_code=204)
-    return _stream(portal(request).streams, "batch", batch.id, after, caller.token)
+    return _stream(request, "batch", batch.id, after, caller.token)
 
 
 def _wants_stream(request: Request) -> bool:
@@ -138,8 +138,12 @@ def _last_event_id(request: Request, otherwise: int, most: int) -> int:
     return int(header)
 
 
-def _stream(hub: Hub, of: Literal["job", "batch"], subject: UUID, after: int, token: UUID) -> Response:
-    place = hub.watch(of, subject, after, token)
+def _stream(
+    request: Request, of: Literal["job", "batch"], subject: UUID, after: int, token: UUID
+) -> Response:
+    if request.method == "HEAD":
+        return _streamed(_nothing())
+    place = portal(request).streams.watch(of, subject, after, token)
     found = place.__enter__()  # before the answer begins, so that too many streams are a 503
 
     async def body() -> AsyncIterator[bytes]:
@@ -150,7 +154,17 @@ def _stream(hub: Hub, of: Literal["job", "batch"], subject: UUID, after: int, to
         finally:
             place.__exit__(None, None, None)
 
-    return StreamingResponse(body(), media_type=STREAM, headers={"X-Accel-Buffering": "no"})
+    return _streamed(body())
+
+
+def _streamed(body: AsyncIterator[bytes]) -> Response:
+    return StreamingResponse(body, media_type=STREAM, headers={"X-Accel-Buffering": "no"})
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    nothing: tuple[bytes, ...] = ()
+    for part in nothing:
+        yield part
 
 
 async def _parts(found: Watch) -> AsyncIterator[bytes]:

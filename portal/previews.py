@@ -49,13 +49,6 @@ CONDITIONS = {
 }
 
 
-@router.head(
-    "/{job_id}/preview",
-    response_class=Response,
-    responses=RESPONSES,
-    openapi_extra=CONDITIONS,
-    summary="Look at a preview's headers",
-)
 @router.get(
     "/{job_id}/preview",
     response_class=Response,
