@@ -73,6 +73,8 @@ def before_call(context, case, kwargs):
     if "Idempotency-Key" in (case.headers or {}):
         case.headers["Idempotency-Key"] = str(uuid.uuid4())
     case.body = plain(known(case.body))
+    if isinstance(case.body, dict) and "jobs" in case.body:
+        case.body["jobs"] = case.body["jobs"][:100]  # 10,000 are accepted in a test of their own
 
 def plain(value):
     "Write integers as integers: to a schema 5.0 is one, to the portal (its description says so) it is not."
