@@ -5,6 +5,9 @@ from uuid import UUID, uuid4
 
 import psycopg
 
+from db.accept import ACCEPT_EACH
+from db.pool import connect
+
 GROWN = 3_000
 DIGEST = "sha256:" + "0" * 64
 NO_STATISTICS = "ALTER TABLE {} SET (autovacuum_enabled = off)"
@@ -13,6 +16,12 @@ FINISH = "SELECT outcome FROM finish_jobs(%s, %s::uuid[], %s::int[], %s::int[], 
 READ_WHOLE = """
 SELECT relname, seq_scan FROM pg_stat_xact_user_tables
  WHERE relname IN ('jobs', 'outbox', 'job_events') ORDER BY relname
+"""
+
+READ_WHOLE_BY_PORTAL = READ_WHOLE.replace("('jobs',", "('requests', 'documents', 'jobs',").encode()
+MORE_DOCUMENTS = """
+INSERT INTO documents (team, digest, size)
+SELECT 'acme', 'sha256:' || lpad(n::text, 64, '0'), 3 FROM generate_series(1, %s) AS n
 """
 
 
@@ -37,3 +46,42 @@ def test_a_finish_that_was_planned_for_small_tables_reads_no_grown_one_whole(
         read = worker.execute(READ_WHOLE).fetchall()
     assert [name for name, _ in read] == ["job_events", "jobs", "outbox"]
     assert {scans for _, scans in read} == {0}, read
+
+
+def test_an_acceptance_that_was_planned_for_small_tables_reads_no_grown_one_whole(
+    accept: Any, database: Any, admin: psycopg.Connection[Any]
+) -> None:
+    for table in ("jobs", "outbox", "job_events", "requests", "documents"):
+        admin.execute(NO_STATISTICS.format(table).encode())
+
+    def accepted(conn: psycopg.Connection[Any]) -> str:
+        values = [
+            "acme",
+            str(uuid4()),
+            b"f" * 32,
+            False,
+            uuid4(),
+            "page",
+            DIGEST,
+            None,
+            5,
+            None,
+            None,
+            None,
+            "t",
+        ]
+        row = conn.execute(ACCEPT_EACH, [[value] for value in values]).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    accept(1)
+    with connect(database.dsn("portal"), "test portal") as portal:
+        assert [accepted(portal) for _ in range(3)] == ["new"] * 3
+        accept(GROWN)
+        for _ in range(300):
+            accept(1)
+        admin.execute(MORE_DOCUMENTS, [GROWN])
+        with portal.transaction():
+            assert accepted(portal) == "new"
+            read = dict(portal.execute(READ_WHOLE_BY_PORTAL).fetchall())
+    assert read == {"documents": 0, "job_events": 0, "jobs": 0, "outbox": 0, "requests": 0}
