@@ -41,10 +41,14 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
                 terminalreporter.write_line(value)
 
 
-def pytest_sessionfinish() -> None:
-    """Leave no container behind, however the session ends."""
-    if decision().use:
-        remove_mine()
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish() -> Iterator[None]:
+    """Leave no container behind, however the session ends: fixtures have ended theirs by then."""
+    try:
+        return (yield)
+    finally:
+        if decision().use:
+            remove_mine()
 
 
 @pytest.hookimpl(wrapper=True)
