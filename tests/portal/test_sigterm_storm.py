@@ -5,6 +5,7 @@ import itertools
 import signal
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import httpx
@@ -17,12 +18,12 @@ from support.proxy import Proxies, Proxy
 from support.team import Client, rows, token_for
 from support.waiting import eventually
 
-STOPS = 20
-#: Stopped in turn, so that two serve or start meanwhile; one more stays.
-STORMED = 3
-#: Of the stops, those with the database's replies held until the portal has been told to stop; and those with
-#: them held for longer than its grace.
-HELD, OUTLASTED = frozenset({2, 6, 10, 14, 18}), frozenset({4, 8, 12, 16, 19})
+#: Portals that are stopped, each in its own time, and how often; one more stays.
+STORMED, ROUNDS = 5, 4
+STOPS = STORMED * ROUNDS
+#: Of each portal's four stops, the one with the database's replies held until it has been told to stop; and
+#: the one with them held for longer than its grace.
+HELD, OUTLASTED = 2, 0
 GRACE_SECONDS = 1
 PER_SECOND = 20
 ANSWER_SECONDS = 15.0
@@ -96,16 +97,26 @@ class Clients:
 
 def _stop(portal: Running, proxy: Proxy, clients: Clients, n: int) -> int:
     """Send SIGTERM as the n-th stop has it, and return the code with which it ended."""
-    if n in HELD | OUTLASTED:
+    if n % 4 in {HELD, OUTLASTED}:
         proxy.blackhole()
         eventually(lambda: clients.waiting[portal.url] >= 2, describe="requests wait for the database")
     portal.signal(signal.SIGTERM)
-    if n in HELD:
+    if n % 4 == HELD:
         portal.wait_log("Shutting down")
         proxy.restore()
     code = portal.wait_ended()
     proxy.restore()
     return code
+
+
+def _stop_often(place: int, portal: Running, proxy: Proxy, clients: Clients) -> list[int]:
+    """Stop this portal and start it again, `ROUNDS` times; return the codes with which it ended."""
+    codes: list[int] = []
+    for n in range(place, place + ROUNDS):  # each portal begins with another kind of stop
+        portal.wait_ready()
+        codes.append(_stop(portal, proxy, clients, n))
+        portal.restart()
+    return codes
 
 
 @pytest.mark.parametrize("session_server", kinds()[0][-1:], indirect=True)
@@ -130,13 +141,10 @@ def test_twenty_stops_under_traffic_make_one_job_a_key_and_no_202_without_rows(
     clients = Clients([portal.url for portal in stormed], staying.url, token, client.put())
     traffic = threading.Thread(target=clients.run)
     traffic.start()
-    codes: list[int] = []
     try:
-        for n in range(STOPS):
-            portal, link = stormed[n % STORMED], links[n % STORMED]
-            portal.wait_ready()
-            codes.append(_stop(portal, link, clients, n))
-            portal.restart()
+        with ThreadPoolExecutor(STORMED) as storm:
+            stops = storm.map(_stop_often, range(STORMED), stormed, links, [clients] * STORMED)
+            codes = list(itertools.chain.from_iterable(stops))
     finally:
         clients.done.set()
         traffic.join(60)
