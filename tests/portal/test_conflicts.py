@@ -2,7 +2,8 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import LiteralString
 
 import httpx
 import pytest
@@ -38,7 +39,10 @@ BEGIN
   RETURN NULL;
 END $$;
 """
-WHEN = {"in the statement": "NOT DEFERRABLE", "at the commit": "DEFERRABLE INITIALLY DEFERRED"}
+WHEN: Mapping[str, LiteralString] = {
+    "in the statement": "NOT DEFERRABLE",
+    "at the commit": "DEFERRABLE INITIALLY DEFERRED",
+}
 
 
 @pytest.fixture
