@@ -109,7 +109,8 @@ class JointCommit:
         except DatabaseError as error:
             if len(group) > 1 and isinstance(error, Refused | Conflict):
                 for seat in group:
-                    await self._take([seat])
+                    if not seat.decision.done():  # nobody waits for it any more
+                        await self._take([seat])
             else:
                 for seat in group:  # an exception keeps the traces of all who raise it: one for each
                     seat.fail(_again(error))

@@ -152,7 +152,10 @@ class Publisher:
             try:
                 # The same (expected, next) again: if only its reply was lost, it is success.
                 return self._lanes.publish(token, messages=messages, limits=limits, position=position)
-            except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError) as error:
+            except redis.exceptions.TimeoutError as error:
+                # Frozen, most likely: a second time-out would hold up the WAL for as long again.
+                raise _away(error) from error
+            except redis.exceptions.ConnectionError as error:
                 if last_try:
                     raise _away(error) from error
             except redis.exceptions.RedisError as error:

@@ -4,6 +4,7 @@ import time
 from typing import Any
 
 import pytest
+from redis import Redis
 
 from broker.client import redis_client
 from broker.lanes import Lanes, Limit, Outgoing, Token, TokenMismatch
@@ -20,8 +21,8 @@ class Asked(Lanes):
 
     publisher: Publisher
 
-    def __init__(self, valkey: Valkey) -> None:
-        super().__init__(valkey.client, "oncommit")
+    def __init__(self, client: Redis) -> None:
+        super().__init__(client, "oncommit")
         self.answers: list[bool] = []
 
     def publish(self, expected: Token, **given: Any) -> Any:
@@ -33,7 +34,7 @@ class Asked(Lanes):
 
 @pytest.fixture
 def lanes(valkey: Valkey) -> Asked:
-    found = Asked(valkey)
+    found = Asked(valkey.client)
     found.publisher = Publisher(found)
     return found
 
@@ -76,6 +77,17 @@ def test_a_frozen_redis_is_told_from_one_that_refuses(lanes: Asked, valkey: Valk
     assert publisher.answers()
     valkey.kill()
     assert publisher.answers(), "a refusal costs no time, and trying says why"
+
+
+def test_a_frozen_redis_costs_one_time_out_and_not_two(valkey: Valkey) -> None:
+    lanes = Asked(redis_client(valkey.url, timeout=0.5))
+    publisher = lanes.publisher = Publisher(lanes)
+    publisher.seize(1)
+    valkey.freeze()
+    with pytest.raises(RedisAway) as away:
+        publisher.publish(rows(1))
+    assert away.value.frozen
+    assert len(lanes.answers) == 1, "the WAL waits meanwhile"
 
 
 def test_a_relay_far_from_its_redis_is_ready_all_the_time(
