@@ -29,7 +29,7 @@ class WorkerProcessKilled(Fault):
     """SIGKILL of the worker process only, as the kernel does when memory is short."""
 
     name = "worker-process-killed"
-    touches = WORKERS
+    touches = WORKERS | {"pause"}  # it asks PostgreSQL who they are, which must not be away then
     interrupts = True
     hold_seconds = (0.0, 1.0)
 
