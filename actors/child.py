@@ -188,6 +188,7 @@ class Renderers:
         self._limits = limits
         self._target = target
         self._idle: list[RendererChild] = []
+        self._closed = False
         self._lock = threading.Lock()
 
     def warm_up(self, children: int) -> None:
@@ -217,16 +218,17 @@ class Renderers:
             child.close()  # it died idle, as when the machine runs out of memory: no document's fault
 
     def give(self, child: RendererChild) -> None:
-        """Keep the child for the next render, unless it is used up."""
-        if child.reusable:
-            with self._lock:
+        """Keep the child for the next render, unless it is used up or there is none."""
+        with self._lock:
+            if child.reusable and not self._closed:
                 self._idle.append(child)
-        else:
-            child.close()
+                return
+        child.close()
 
     def close(self) -> None:
-        """End the children that are idle."""
+        """End the children that are idle, and from now on each that is given back."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, []
         for child in idle:
             child.close()

@@ -2,7 +2,8 @@
 
 A commit waits for the disk, and costs the same for one job as for sixty. So one group is on its way to the
 database at a time; whoever comes meanwhile is in the next, which leaves as soon as this one is back. Nobody
-waits for others to come: there is no timer, and a request alone is a group of one.
+waits for others to come: a request alone is a group of one. But a group may be held up, by a lock that
+somebody has on one of its rows: then the next ones leave beside it.
 
 Each request keeps an outcome of its own. A statement that is refused says nothing of whose fault that was,
 and wrote nothing: then each of the group is tried alone. When the database is away, each is told so. A
@@ -25,6 +26,10 @@ from runtime.failpoints import failpoint
 #: Requests in one statement. Beyond some dozens a commit's share of one of them is small, and who comes
 #: meanwhile waits longer; two cores make 64 jobs in some 10 to 50 ms.
 MAX_GROUP = 64
+#: A group that is not back after this is held up, seconds: ten times what one takes on two busy cores.
+HELD_UP_SECONDS = 0.1
+#: Groups on their way at most: the pool has 16 connections, and others need some.
+MAX_JOURNEYS = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +57,7 @@ class JointCommit:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._waiting: deque[_Seat] = deque()
-        self._journey: asyncio.Task[None] | None = None
+        self._journeys = set[asyncio.Task[None]]()
 
     async def accept(self, wanted: Acceptance, wait: float) -> Decision:
         """Accept one job; it leaves for the database within `wait` seconds, or not at all.
@@ -63,19 +68,32 @@ class JointCommit:
         """
         seat = _Seat(wanted, time.monotonic() + wait)
         self._waiting.append(seat)
-        if self._journey is None or self._journey.done():
-            self._journey = asyncio.create_task(self._go_on())
+        self._depart(1)
         try:
             async with asyncio.timeout(WORK_SECONDS):
+                await asyncio.wait([seat.decision], timeout=HELD_UP_SECONDS)
+                if not seat.decision.done():
+                    self._depart(MAX_JOURNEYS)
                 return await seat.decision
         except TimeoutError:
             raise Unavailable("no answer in time") from None
+        finally:
+            seat.decision.cancel()  # given up, unless it is decided
+
+    def _depart(self, most: int) -> None:
+        """Let a group leave if anybody waits and fewer than `most` are on their way."""
+        if self._waiting and sum(not journey.done() for journey in self._journeys) < most:
+            journey = asyncio.create_task(self._go_on())
+            self._journeys.add(journey)
+            journey.add_done_callback(self._journeys.discard)
 
     async def close(self) -> None:
         """Call back what is on its way; whoever still waits for it is cancelled."""
-        if self._journey is not None:
-            self._journey.cancel()
-            await asyncio.wait([self._journey])
+        journeys = list(self._journeys)
+        for journey in journeys:
+            journey.cancel()
+        if journeys:
+            await asyncio.wait(journeys)
 
     async def _go_on(self) -> None:
         """Take group after group until nobody waits."""

@@ -234,6 +234,15 @@ def test_a_child_that_is_told_to_end_just_as_it_answers_is_not_lent_again(
     renderers.close()
 
 
+def test_a_child_that_is_given_back_after_the_close_ends(document: Path) -> None:
+    renderers = Renderers(LIMITS)
+    child = renderers.take()
+    renderers.close()
+    child.render(request(document), timeout=20)
+    renderers.give(child)
+    assert not child.alive
+
+
 def test_children_are_reused_and_the_dead_are_replaced(document: Path) -> None:
     renderers = Renderers(LIMITS)
     renderers.warm_up(1)

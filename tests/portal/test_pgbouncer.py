@@ -21,7 +21,7 @@ __all__ = ["bouncer"]
 
 JOBS, CLIENTS, POOL = 1_000, 8, 3
 #: Anything that a session would have to keep from one transaction to the next shows by one of these.
-TRACES = ("prepared statement", "InvalidSqlStatementName", "DuplicatePreparedStatement", "26000", "42P05")
+TRACES = ("prepared statement", "InvalidSqlStatementName", "DuplicatePreparedStatement")
 SETTINGS = """
 SELECT name, setting::int || 'ms' FROM pg_settings
  WHERE name IN ('statement_timeout', 'lock_timeout', 'idle_in_transaction_session_timeout')
