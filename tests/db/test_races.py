@@ -9,7 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from threading import Barrier
 from typing import Any
@@ -102,7 +102,9 @@ class Hand:
 
     def sweep(self) -> None:
         run = replay.begin(self.operator, Filter(), afresh=False, **WHO)
-        replay.replay_slice(self.operator, run, 3, **WHO)
+        # Another hand may finish this run, and `prune`, which keeps nothing here, forget it meanwhile.
+        with suppress(replay.UnknownRun):
+            replay.replay_slice(self.operator, run, 3, **WHO)
 
     def prune(self) -> None:
         _, _, before = oversight.prunable(self.operator, OLD, dead_too=False)
