@@ -5,10 +5,8 @@ that another relay took over; the publisher does not guess which, it raises.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
 
 import redis.exceptions
-from redis import Redis
 
 from broker.lanes import Lanes, Limit, Outgoing, Published, Token, TokenMismatch
 from runtime import tracing
@@ -33,14 +31,10 @@ def _away(error: redis.exceptions.RedisError) -> RedisAway:
 
 
 class Publisher:
-    """Holds the token of this relay's reign. Not for use by several threads.
+    """Holds the token of this relay's reign. Not for use by several threads."""
 
-    `probe`: a client of the same Redis that waits for an answer for an instant only; None: always ask.
-    """
-
-    def __init__(self, lanes: Lanes, probe: Redis | None = None) -> None:
+    def __init__(self, lanes: Lanes) -> None:
         self._lanes = lanes
-        self._probe = probe
         self._token: Token | None = None
         self._reigns = False
 
@@ -69,18 +63,6 @@ class Publisher:
         self._token = Token(epoch, 0)
         self._reigns = True
         return seized.lost
-
-    def answers(self) -> bool:
-        """Tell whether Redis answers at all: a frozen one would hold up the WAL for a whole time-out."""
-        if self._probe is None:
-            return True
-        try:
-            cast("Any", self._probe).ping()  # redis-py leaves its type open
-        except redis.exceptions.TimeoutError:
-            return False
-        except redis.exceptions.RedisError:
-            return True  # it refuses, or loads: trying costs nothing, and says why
-        return True
 
     def position(self) -> Mapping[str, str]:
         """Return where the last reign had read to; plain data, see `service`.

@@ -16,6 +16,7 @@ from relay.clock import PostgresClock
 from relay.events import Poison
 from relay.intake import Burst, Intake
 from relay.judge import Judge
+from relay.knock import Knock
 from relay.publisher import Publisher, RedisAway
 from relay.rounds import Rounds
 from relay.sink import BEAT_SECONDS, Sink
@@ -47,6 +48,7 @@ class Reign:
         relay: "Relay",
         settings: Settings,
         publisher: Publisher,
+        knock: Knock,
         conn: Connection[Any],
     ) -> None:
         self._relay = relay
@@ -56,7 +58,7 @@ class Reign:
         self._clock = PostgresClock()
         self._judge = Judge(conn, self._clock)
         self._intake = Intake(self._source.decoder)
-        self._sink = Sink(conn, self._source, publisher, self._judge)
+        self._sink = Sink(conn, self._source, publisher, knock, self._judge)
         self._rounds = Rounds(conn, publisher, self._judge, settings.audit_seconds)
         self._stream_at = 0.0
         self._inspect_at = time.monotonic() + INSPECT_SECONDS

@@ -17,6 +17,7 @@ from broker.lanes import Lanes
 from db.errors import DatabaseError, Refused
 from db.pool import connect
 from relay.errors import ServerAway, SlotBusy, StreamError
+from relay.knock import Knock
 from relay.publisher import Publisher
 from relay.reign import Reign
 from relay.sink import ReignOver
@@ -28,10 +29,8 @@ from runtime.settings import Settings
 log = get_logger(__name__)
 
 #: Redis answers a call of 500 rows in milliseconds. The walsender must hear from us every 10 s, so a
-#: frozen Redis may hold us up for no longer than this, twice.
+#: frozen Redis may hold us up for no longer than this, twice. Then it is knocked at, which holds up nobody.
 REDIS_SECONDS = 2.0
-#: One that was frozen is first asked for a sign of life, so that the WAL is read on meanwhile.
-PROBE_SECONDS = 0.2
 #: A standby asks for the slot this often: it takes over within a second of the first one's death.
 STANDBY_SECONDS = 0.5
 #: Pauses after a failure: first, and the most it doubles to. PostgreSQL takes ~0.1 s to restart.
@@ -53,8 +52,8 @@ class Relay:
         self._settings = settings
         self._client = redis_client(settings.redis_url.get_secret_value(), timeout=REDIS_SECONDS)
         lanes = Lanes(self._client, settings.namespace)
-        probe = redis_client(settings.redis_url.get_secret_value(), timeout=PROBE_SECONDS)
-        self._publisher = Publisher(lanes, probe)
+        self._publisher = Publisher(lanes)
+        self._knock = Knock(self._client)
         self._watch = Watch(lanes, lambda: self._publisher.reigns, self.unstick)
         self._stopping = False
         self._turned = time.monotonic()
@@ -111,7 +110,7 @@ class Relay:
     def _attempt(self) -> None:
         with _connected(self._settings.database_url.get_secret_value()) as conn:
             self.turned()
-            self._conn, self._reign = conn, Reign(self, self._settings, self._publisher, conn)
+            self._conn, self._reign = conn, Reign(self, self._settings, self._publisher, self._knock, conn)
             try:
                 self._reign.run()
             finally:

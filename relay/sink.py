@@ -13,6 +13,7 @@ from broker.lanes import TokenMismatch
 from db import control
 from relay.intake import Burst
 from relay.judge import Judge
+from relay.knock import Knock
 from relay.publisher import Publisher, RedisAway
 from relay.source import Source
 from runtime import metrics
@@ -23,7 +24,8 @@ log = get_logger(__name__)
 
 #: The beat finds a loss of Redis' data without traffic, well within a second.
 BEAT_SECONDS: Final = 0.3
-#: How soon Redis is tried again after a refusal, which costs nothing, and while it is frozen.
+#: How soon Redis is tried again after a refusal, which costs nothing, and after it did not answer: the WAL
+#: is read on meanwhile.
 RETRY_SECONDS: Final = 0.25
 FROZEN_RETRY_SECONDS: Final = 1.0
 
@@ -41,10 +43,13 @@ class Sink:
 
     """
 
-    def __init__(self, conn: Connection[Any], source: Source, publisher: Publisher, judge: Judge) -> None:
+    def __init__(
+        self, conn: Connection[Any], source: Source, publisher: Publisher, knock: Knock, judge: Judge
+    ) -> None:
         self._conn = conn
         self._source = source
         self._publisher = publisher
+        self._knock = knock
         self._judge = judge
         self._beat_at = 0.0
         self._try_at = 0.0
@@ -78,8 +83,7 @@ class Sink:
 
         """
         self._try_at = time.monotonic() + RETRY_SECONDS
-        if self._frozen and not self._publisher.answers():
-            self._try_at += FROZEN_RETRY_SECONDS
+        if self._frozen and not self._knock.answered():
             return None
         if not self._source.is_ours():
             raise ReignOver("the slot is no longer ours")
