@@ -260,7 +260,8 @@ def test_a_second_stack_in_the_folder_is_refused_and_harms_nothing(ups: Ups) -> 
     assert second.process.wait(START_SECONDS) == 1
     assert f"pid {first.process.pid}" in second.words()
     assert redis.Redis.from_url(first.facts["variables"]["ONCOMMIT_REDIS_URL"]).ping()
-    assert len(first.left()) == len(first.guarded)
+    # A session or an autovacuum worker of PostgreSQL may have ended meanwhile, of itself.
+    assert set(first.facts["pids"].values()) <= {e.pid for e in first.left()}
 
 
 def test_a_stack_that_was_killed_does_not_keep_the_next_one_out(ups: Ups) -> None:
