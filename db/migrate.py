@@ -105,8 +105,13 @@ def migrate(dsn: str) -> list[str]:
 
     """
     applied: list[str] = []
-    with psycopg.connect(dsn, autocommit=True, application_name="oncommit migrate") as conn:
+    with psycopg.connect(
+        dsn, autocommit=True, application_name="oncommit migrate", client_encoding="UTF8"
+    ) as conn:
         _check_server(conn)
+        # Everything lies in `public`, whatever the database's or the owner's own search_path says.
+        conn.execute("SET search_path = public")
+        conn.execute("SET standard_conforming_strings = on")
         conn.execute("SELECT pg_advisory_lock(%s)", [LOCK_KEY])
         conn.execute("SET client_min_messages = warning")
         conn.add_notice_handler(lambda d: log.warning("migrate: %s", d.message_primary))

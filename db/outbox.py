@@ -39,7 +39,7 @@ class Intent:
 
 
 APPEND = """
-INSERT INTO outbox (message_id, queue, lane, priority, not_before, body)
+INSERT INTO public.outbox (message_id, queue, lane, priority, not_before, body)
 VALUES (%s, %s, %s, %s, clock_timestamp() + %s * interval '1 ms', %s)
 """
 

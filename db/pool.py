@@ -42,7 +42,11 @@ OPTIONS = (
     f"-c statement_timeout={STATEMENT_TIMEOUT}",
     f"-c lock_timeout={LOCK_TIMEOUT}",
     f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT}",
+    # What a database or a role may have otherwise, and what the driver and the statements here rely upon.
     "-c timezone=UTC",
+    "-c datestyle=ISO,MDY",
+    "-c search_path=public",
+    "-c standard_conforming_strings=on",
 )
 
 
@@ -52,6 +56,7 @@ def with_options(dsn: str, application: str) -> str:
     merged: dict[str, Any] = {
         "connect_timeout": CONNECT_TIMEOUT,
         "application_name": application,
+        "client_encoding": "UTF8",
         **KEEPALIVES,
         **given,
         "options": " ".join([*OPTIONS, str(given.get("options") or "")]).strip(),

@@ -28,8 +28,8 @@ BEGIN
   END;
 END $$;
 
--- The time-outs that db/pool.py sends with each connection. Behind a pooler, which leaves options out, those
--- of the role count. What somebody has set already stays as it is.
+-- The time-outs and forms that db/pool.py sends with each connection. Behind a pooler, which leaves options
+-- out, those of the role count. What somebody has set already stays as it is.
 DO $$
 DECLARE
   r text;
@@ -40,16 +40,17 @@ BEGIN
     SELECT role.role, s.name, s.value
       FROM unnest(ARRAY['oncommit_portal', 'oncommit_worker']) AS role(role)
      CROSS JOIN (VALUES ('statement_timeout', '15s'), ('lock_timeout', '5s'),
-                        ('idle_in_transaction_session_timeout', '30s')) AS s(name, value)
+                        ('idle_in_transaction_session_timeout', '30s'), ('datestyle', 'ISO, MDY'),
+                        ('search_path', 'public'), ('standard_conforming_strings', 'on')) AS s(name, value)
      WHERE NOT EXISTS (
        SELECT FROM pg_db_role_setting d, unnest(d.setconfig) AS given
         WHERE d.setrole = (SELECT oid FROM pg_roles WHERE rolname = role.role)
-          AND d.setdatabase = 0 AND given LIKE s.name || '=%')
+          AND d.setdatabase = 0 AND lower(given) LIKE s.name || '=%')
   LOOP
     EXECUTE format('ALTER ROLE %I SET %I = %L', r, name, value);
   END LOOP;
 EXCEPTION WHEN insufficient_privilege THEN
-  RAISE WARNING 'oncommit_portal and oncommit_worker have no time-outs of their own (ALTER ROLE ... SET statement_timeout, lock_timeout): behind a pooler nothing ends a statement that hangs';
+  RAISE WARNING 'oncommit_portal and oncommit_worker have no time-outs of their own (ALTER ROLE ... SET statement_timeout, lock_timeout, datestyle, search_path): behind a pooler nothing ends a statement that hangs, and the database''s own settings count';
 END $$;
 
 -- Functions are executable by everybody until that is taken away; only ours are touched.
