@@ -15,9 +15,6 @@ BEGIN
     END IF;
     EXECUTE format('GRANT CONNECT ON DATABASE %I TO %I', current_database(), r);
     EXECUTE format('GRANT USAGE ON SCHEMA public TO %I', r);
-    EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA public FROM %I', r);
-    EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM %I', r);
-    EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA public FROM %I', r);
   END LOOP;
   BEGIN
     IF NOT (SELECT rolreplication FROM pg_roles WHERE rolname = 'oncommit_relay') THEN
@@ -26,6 +23,33 @@ BEGIN
   EXCEPTION WHEN insufficient_privilege THEN
     RAISE WARNING 'oncommit_relay lacks REPLICATION: as a superuser run ALTER ROLE oncommit_relay REPLICATION (or your provider''s grant), or set ONCOMMIT_REPLICATION_URL';
   END;
+END $$;
+
+-- What an earlier version granted is taken away, of what lies beside our tables and belongs to their owner.
+-- An extension's or another application's things in this schema are not ours: their owner is another, and to
+-- revoke anything of them would be refused.
+DO $$
+DECLARE
+  what text;
+  ours constant text := 'oncommit_portal, oncommit_relay, oncommit_worker, oncommit_operator, oncommit_viewer';
+BEGIN
+  FOR what IN
+    SELECT CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass
+      FROM pg_class c
+     WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'f', 'S')
+       AND c.relowner = (SELECT relowner FROM pg_class WHERE oid = 'jobs'::regclass)
+       AND NOT EXISTS (SELECT FROM pg_depend d
+                        WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.deptype = 'e')
+    UNION ALL
+    SELECT 'ROUTINE ' || p.oid::regprocedure
+      FROM pg_proc p
+     WHERE p.pronamespace = 'public'::regnamespace
+       AND p.proowner = (SELECT relowner FROM pg_class WHERE oid = 'jobs'::regclass)
+       AND NOT EXISTS (SELECT FROM pg_depend d
+                        WHERE d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e')
+  LOOP
+    EXECUTE format('REVOKE ALL ON %s FROM %s', what, ours);
+  END LOOP;
 END $$;
 
 -- The time-outs and forms that db/pool.py sends with each connection. Behind a pooler, which leaves options
