@@ -64,7 +64,10 @@ class RendererChild:
         self._killed = False
         self.exit_code: int | None = None
         self.reusable = True
-        self._socket, theirs = socket.socketpair()
+        try:
+            self._socket, theirs = socket.socketpair()
+        except OSError as error:  # no descriptor is left
+            raise RendererUnavailable(f"a renderer did not start: {error.strerror}") from error
         self._process: BaseProcess = _CONTEXT.Process(
             target=renderer.serve, args=(theirs, target, limits), daemon=True
         )

@@ -38,7 +38,7 @@ def decide(
 
     `attempt` counts from 1 and includes the one that failed; `releases` counts those before this one.
     An exception that is no RenderError is a fault of this program and is treated as the document's, so
-    that it is bounded as well.
+    that it is bounded as well; but for an OSError, which is trouble of this machine.
     """
     how, delay_ms, spend = How.DIED, 0, True
     last = attempt >= max_attempts
@@ -47,7 +47,9 @@ def decide(
             how = How.CANCELLED
         case RenderStopped():
             how, spend = How.RELEASED, False  # an orderly deploy never spends
-        case InfrastructureError():
+        # Not the renderer's, whose errors come as RenderErrors: this machine has no descriptor or disk left,
+        # may not enter the store, lost its mount.
+        case InfrastructureError() | OSError():
             spend = releases >= FREE_RELEASES
             if not (spend and last):
                 how, delay_ms = How.RELEASED, backoff(releases + 1, message_id, base_ms, cap_ms)

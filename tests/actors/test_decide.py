@@ -1,5 +1,6 @@
 """The decision after an error, and its backoff, for any input."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ ERRORS = st.sampled_from(
         RenderStopped(Stop.SHUTDOWN),
         RenderStopped(Stop.CANCELLED),
         ValueError("a fault of ours"),
+        PermissionError(13, "Permission denied"),
     ]
 )
 
@@ -90,8 +92,10 @@ def test_a_permanent_error_is_dead_at_once() -> None:
     assert decided(UnsupportedDocument("x"), 1, 1000).how is How.DIED
 
 
-def test_infrastructure_spends_nothing_ten_times_and_then_each_time() -> None:
-    error = InfrastructureError("disk full")
+@pytest.mark.parametrize(
+    "error", [InfrastructureError("disk full"), PermissionError(13, "the store is shut")]
+)
+def test_infrastructure_spends_nothing_ten_times_and_then_each_time(error: Exception) -> None:
     for releases in range(FREE_RELEASES):
         decision = decided(error, 1, 1, releases)
         assert (decision.how, decision.spend) == (How.RELEASED, False)

@@ -2,10 +2,13 @@
 
 import errno
 import json
+import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import patch
 from uuid import UUID, uuid4
 
 import pytest
@@ -119,6 +122,34 @@ def test_pauses_and_caps_hold_the_lane_and_spend_nothing(actor: Actor, bench: Be
         claims.claim(conn, uuid4(), [(other, 1)])
     assert actor.deferred(job).why == "full"
     assert bench.types(job) == ["accepted"]
+
+
+def test_a_worker_without_a_free_descriptor_releases_and_spends_nothing(actor: Actor, bench: Bench) -> None:
+    (job,) = bench.accept(max_attempts=1)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with actor.database.connection():  # one is open, so the claim needs no new one
+        pass
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        actor.previews.handle(job, 1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert (bench.row(job).status, bench.row(job).attempt) == ("queued", 0)
+    actor.previews.handle(job, 2)
+    assert bench.status(job) == "succeeded"
+    bench.check()
+
+
+def test_a_render_log_that_takes_no_lines_stops_no_render(actor: Actor, bench: Bench) -> None:
+    (job,) = bench.accept(max_attempts=1)
+    full = RenderLog(Path("/dev/full"), actor.id)
+    with patch.object(actor.previews, "_render_log", full):
+        actor.previews.handle(job, 1)
+    full.close()
+    assert bench.status(job) == "succeeded"
+    bench.check()
 
 
 def test_a_full_disk_is_released_and_spends_nothing(
