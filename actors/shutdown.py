@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import FrameType
 from typing import Any
 
@@ -38,12 +38,13 @@ def once_only(*signals: signal.Signals) -> None:
     group or container signals this process as Dramatiq's main process does: twice, and means it once.
     To end it at once there is SIGKILL. Call from the main thread.
     """
-    heard = Event()
+    # A lock that is never given back: taking it is one step. The second signal may come in the middle of the
+    # first one's handler, on this same thread: an Event, which locks inside, would stand still for ever.
+    first = Lock()
 
     def guarded(handler: Callable[[int, FrameType | None], Any]) -> Callable[[int, FrameType | None], None]:
         def handle(number: int, frame: FrameType | None) -> None:
-            if not heard.is_set():
-                heard.set()
+            if first.acquire(blocking=False):
                 handler(number, frame)
 
         return handle
