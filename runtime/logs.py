@@ -15,7 +15,14 @@ import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]*@")
+_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s\"']*@")
+# libpq and psycopg quote what they cannot read of a connection string: a word with a %, a misspelt scheme.
+_QUOTED_BY_LIBPQ = re.compile(
+    r"((?:missing \"=\" after|invalid percent-encoded token:|forbidden value %00 in percent-encoded value:"
+    r"|separator \"=\" in URI query parameter:|invalid URI query parameter:|invalid port number:"
+    r"|invalid integer value) )\".*\""
+    r"|((?:could not translate|failed to resolve) host (?:name )?[\"'])[^\"']*@"
+)
 _KEYWORD_PASSWORD = re.compile(r"(password\s*=\s*)('[^']*'|\S+)", re.IGNORECASE)
 # What follows a scheme or `Authorization:`, but for what cannot be a secret: a placeholder such as <token>,
 # and after a scheme alone a short word of prose ("a bearer token is needed").
@@ -32,6 +39,7 @@ def redact(text: str) -> str:
     """Return `text` with the passwords of URLs and DSNs, and bearer tokens, masked."""
     text = _URL_PASSWORD.sub(r"\1***@", text)
     text = _KEYWORD_PASSWORD.sub(r"\1***", text)
+    text = _QUOTED_BY_LIBPQ.sub(lambda found: f"{found[1]}***" if found[1] else f"{found[2]}***@", text)
     return _TOKEN.sub(lambda found: f"{found[1] or found[2]}***", text)
 
 

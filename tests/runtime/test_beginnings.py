@@ -1,0 +1,43 @@
+"""How a process begins with what its environment says: told in a line, without secrets, on any address."""
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.logs import redact
+from support.processes import Processes
+
+SECRET = "hunter2hunter2"
+#: Connection strings as they are mistyped; libpq quotes what it cannot read of them.
+MISTYPED = (
+    f"postgres//oncommit_portal:{SECRET}@db/oncommit",
+    f"postgresql://oncommit_portal:{SECRET}%zz@db/oncommit",
+    f"postgresql://oncommit_portal:a@{SECRET}@db.invalid/oncommit",
+)
+
+
+@pytest.mark.parametrize("url", MISTYPED)
+@pytest.mark.parametrize("command", ["jobs", "doctor"])
+def test_a_mistyped_connection_string_is_not_told(url: str, command: str, processes: Processes) -> None:
+    argv = {"jobs": ["jobs", "list"], "doctor": ["doctor"]}[command]
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.cli", *argv],
+        env=processes.environment("portal", {"ONCOMMIT_DATABASE_URL": url}),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert SECRET not in done.stdout + done.stderr
+
+
+def test_nothing_that_libpq_quotes_gets_into_a_log() -> None:
+    for text in (
+        f'missing "=" after "postgres//u:{SECRET}@db/x" in connection info string',
+        f'invalid percent-encoded token: "{SECRET}%zz"',
+        f'could not translate host name "{SECRET}@db" to address: Name or service not known',
+        f"failed to resolve host '{SECRET}@db.invalid': [Errno -2] Name or service not known",
+        f"connecting to postgresql://u:a@{SECRET}@db/x failed",
+    ):
+        assert SECRET not in redact(text)
+    harmless = 'could not translate host name "db" to address'
+    assert redact(harmless) == harmless
