@@ -92,7 +92,8 @@ def test_a_document_that_kills_its_worker_is_bounded_and_hurts_no_other(
 ) -> None:
     (pill,) = bench.accept(max_attempts=2, crash="worker")
     bench.accept(10)
-    workers = [whole.worker(ONCOMMIT_WORKER_LOST_SECONDS="2") for _ in range(2)]
+    # Not waited for: the pill may kill one before it has said that it is ready.
+    workers = [whole.worker(ready=False, ONCOMMIT_WORKER_LOST_SECONDS="2") for _ in range(2)]
 
     def restarted() -> bool:
         for worker in workers:
