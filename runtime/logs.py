@@ -15,7 +15,8 @@ import orjson
 import structlog
 from structlog.typing import EventDict, WrappedLogger
 
-_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s\"']*@")
+# A raw @ in a password is a mistake, and a secret all the same; after it nothing beyond a quote is swallowed.
+_URL_PASSWORD = re.compile(r"(\w+://[^\s:/@]*:)[^\s@]*@(?:[^\s\"'@]*@)*")
 # libpq and psycopg quote what they cannot read of a connection string: a word with a %, a misspelt scheme.
 _QUOTED_BY_LIBPQ = re.compile(
     r"((?:missing \"=\" after|invalid percent-encoded token:|forbidden value %00 in percent-encoded value:"

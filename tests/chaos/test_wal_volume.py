@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from ops.commands.doctor import findings_of
 from ops.diagnosis import Finding, Level
 from runtime.settings import Settings
-from support.full_disk import Disk, mountable
+from support.full_disk import Disk, wanted
 
 from .building import whole_world
 from .scenario import Scenario
@@ -70,7 +70,7 @@ def volume() -> Iterator[Path]:
 
 @pytest.mark.long
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(not mountable(), reason="told in the session's header")
+@pytest.mark.skipif(not wanted(), reason="told in the session's header")
 def test_a_relay_that_is_gone_fills_no_volume_and_loses_no_job(volume: Path, tmp_path: Path) -> None:
     settings = {
         "max_slot_wal_keep_size": f"{KEEP_MB}MB",

@@ -13,7 +13,7 @@ import pytest
 
 from ops.guardian import Guardian
 from runtime.blobs import BlobStore
-from support.full_disk import Disk, MakeDisk, disk, mountable
+from support.full_disk import Disk, MakeDisk, disk, wanted
 from support.kinds import kinds, local_kinds
 from support.postgres import Database, build_server, new_database, prepare
 from support.processes import Processes
@@ -24,7 +24,7 @@ from support.waiting import eventually
 __all__ = ["disk"]
 
 ONE_SERVER = pytest.mark.parametrize("session_server", kinds()[0][-1:], indirect=True)
-A_DISK = pytest.mark.skipif(not mountable(), reason="told in the session's header")
+A_DISK = pytest.mark.skipif(not wanted(), reason="told in the session's header")
 #: An upload of a megabyte and a refusal; two busy cores.
 BOUND_SECONDS = 5.0
 

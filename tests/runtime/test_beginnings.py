@@ -37,6 +37,8 @@ def test_nothing_that_libpq_quotes_gets_into_a_log() -> None:
         f'could not translate host name "{SECRET}@db" to address: Name or service not known',
         f"failed to resolve host '{SECRET}@db.invalid': [Errno -2] Name or service not known",
         f"connecting to postgresql://u:a@{SECRET}@db/x failed",
+        f"connecting to postgresql://u:it's{SECRET}@db/x failed",
+        f'connecting to postgresql://u:a"{SECRET}@b@db/x failed',
     ):
         assert SECRET not in redact(text)
     harmless = 'could not translate host name "db" to address'
