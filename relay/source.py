@@ -9,6 +9,7 @@ from relay import publication, slot
 from relay.errors import (
     PublicationMissing,
     ReplicationRefused,
+    ServerAway,
     SlotCreationBlocked,
     SlotForeign,
     SlotInvalidated,
@@ -27,6 +28,7 @@ log = get_logger(__name__)
 #: A relay that froze or whose machine vanished gives the slot up after this, seconds. Our own calls
 #: to Redis and PostgreSQL time out within half of it.
 WAL_SENDER_TIMEOUT: Final = 10.0
+PLUGINS: Final[tuple[PluginName, ...]] = ("wal2json", "pgoutput")
 #: Making a slot waits for open write transactions, and polling waits meanwhile: dispatch within 2 s.
 CREATE_SECONDS: Final = 0.5
 #: What leaves dispatch to polling instead of ending the reign.
@@ -69,7 +71,7 @@ class Source:
         """
         try:
             if not self._chosen:
-                self.plugin = slot.choose_decoder(self._conn, self._wish)
+                self.plugin = self._choose()
                 self._chosen = True
             if self.plugin == "pgoutput" and not publication.passes_all(self._conn, self._publication):
                 raise PublicationMissing(
@@ -90,6 +92,18 @@ class Source:
         self.reason = "ok"
         metrics.gauge("relay_streaming", 1)
         return self.stream
+
+    def _choose(self) -> PluginName:
+        """Return the plugin to read with; raises as `slot.choose_decoder` does."""
+        try:
+            return slot.choose_decoder(self._conn, self._wish)
+        except ReplicationRefused:
+            # Trying a plugin takes a slot more, and all may be taken: one of them is this relay's, and tells.
+            mine = slot.slot_state(self._conn, self.slot)
+            for plugin in PLUGINS:
+                if mine.here and mine.plugin == plugin and self._wish in {"auto", plugin}:
+                    return plugin
+            raise
 
     def _start(self, start: int) -> ReplicationStream:
         for last_try in (False, True):
@@ -116,6 +130,11 @@ class Source:
             except _VANISHED:
                 if last_try:
                     raise
+            except ServerAway as error:
+                # Where this connection is served, it is the stream's that is refused: its password, the last
+                # WAL sender, pg_hba.conf. Then dispatch polls.
+                slot.slot_state(self._conn, self.slot)
+                raise ReplicationRefused(str(error)) from error
         raise AssertionError("unreachable")
 
     def is_ours(self) -> bool:
