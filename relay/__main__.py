@@ -7,6 +7,9 @@ from types import FrameType
 from relay.service import Relay
 from runtime.beginning import begun
 from runtime.health import serve_health
+from runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 
 def main() -> int:
@@ -19,7 +22,11 @@ def main() -> int:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, stop)
-        health = serve_health(relay.live, relay.ready)
+        try:
+            health = serve_health(relay.live, relay.ready)
+        except OSError as error:
+            log.critical("the health page finds no port", host=config.host, reason=error.strerror)
+            return 1
         try:
             relay.run()
         finally:

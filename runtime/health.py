@@ -6,6 +6,7 @@ server's own threads: a check that hangs, because what it looks at hangs, is an 
 
 import errno
 import os
+import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -100,6 +101,11 @@ def base_url(host: str, port: int) -> str:
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 
 
+def _family(host: str) -> socket.AddressFamily:
+    """Return the family of the host's first address: IPv6 for `::`, as the portal takes it."""
+    return socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+
+
 def _bound(server: type[ThreadingHTTPServer], handler: type[BaseHTTPRequestHandler]) -> ThreadingHTTPServer:
     first = settings().health_port
     for port in range(first, min(first + PORTS, 65536)):
@@ -152,6 +158,7 @@ def serve_health(live: Callable[[], Health], ready: Callable[[], Health]) -> Hea
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
+        address_family: int = _family(settings().host)
 
         def server_bind(self) -> None:
             # HTTPServer's own looks the host's name up, which takes seconds where DNS does not answer.

@@ -7,6 +7,7 @@ import pytest
 
 from runtime.logs import redact
 from support.processes import Processes
+from support.waiting import eventually
 
 SECRET = "hunter2hunter2"
 #: Connection strings as they are mistyped; libpq quotes what it cannot read of them.
@@ -43,3 +44,9 @@ def test_nothing_that_libpq_quotes_gets_into_a_log() -> None:
         assert SECRET not in redact(text)
     harmless = 'could not translate host name "db" to address'
     assert redact(harmless) == harmless
+
+
+@pytest.mark.parametrize("host", ADDRESSES)
+def test_health_pages_are_served_on_any_address(host: str, processes: Processes) -> None:
+    relay = processes.relay(ready=False, ONCOMMIT_HOST=host)
+    eventually(lambda: relay.get("/livez") == 200, timeout=30)
