@@ -41,6 +41,8 @@ REPEAT_SECONDS = 30.0
 STILL_SECONDS = 5.0
 #: A statement ends after 8 s by the server's clock. A server that is frozen has none: its link is cut.
 STUCK_SECONDS = 10.0
+#: Of what libpq says when it does not get through; of several hosts it says something of each.
+REASON_CHARACTERS = 500
 #: A relay whose loop has not turned for so long is not alive. What it waits for has ended long before.
 LIVE_SECONDS = 25.0
 
@@ -184,5 +186,7 @@ def _connected(dsn: str) -> Connection[Any]:
         conn = connect(dsn, "oncommit relay")
         conn.execute(SESSION)
     except Exception as error:
-        raise ServerAway(type(error).__name__) from error
+        # libpq's own words: without them a wrong password looks like a server that is off. Logs mask secrets.
+        told = " ".join(str(error).split())[:REASON_CHARACTERS]
+        raise ServerAway(f"{type(error).__name__}: {told}") from error
     return conn

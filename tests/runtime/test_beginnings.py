@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from runtime.logs import redact
+from support.postgres import Database
 from support.processes import Processes
 from support.waiting import eventually
 
@@ -50,3 +51,10 @@ def test_nothing_that_libpq_quotes_gets_into_a_log() -> None:
 def test_health_pages_are_served_on_any_address(host: str, processes: Processes) -> None:
     relay = processes.relay(ready=False, ONCOMMIT_HOST=host)
     eventually(lambda: relay.get("/livez") == 200, timeout=30)
+
+
+def test_a_relay_says_why_postgresql_does_not_let_it_in(processes: Processes, database: Database) -> None:
+    url = database.url("relay").replace(database.server.passwords["oncommit_relay"], SECRET)
+    relay = processes.relay(ready=False, ONCOMMIT_DATABASE_URL=url)
+    eventually(lambda: "password authentication failed" in relay.log_text(), timeout=30)
+    assert SECRET not in relay.log_text()
