@@ -31,5 +31,8 @@ def begun(process: str) -> Generator[Settings]:
         raise SystemExit(MISCONFIGURED) from None
     try:
         yield config
+    except SettingsError as error:  # what only its user could judge
+        logs.get_logger(__name__).critical("cannot start", reason=str(error))
+        raise SystemExit(MISCONFIGURED) from None
     finally:
         tracing.shutdown()

@@ -1,5 +1,6 @@
 """How a process begins with what its environment says: told in a line, without secrets, on any address."""
 
+import json
 import subprocess
 import sys
 
@@ -57,4 +58,13 @@ def test_a_relay_says_why_postgresql_does_not_let_it_in(processes: Processes, da
     url = database.url("relay").replace(database.server.passwords["oncommit_relay"], SECRET)
     relay = processes.relay(ready=False, ONCOMMIT_DATABASE_URL=url)
     eventually(lambda: "password authentication failed" in relay.log_text(), timeout=30)
+    assert SECRET not in relay.log_text()
+
+
+def test_a_redis_url_that_is_none_is_told_in_a_line_without_it(processes: Processes) -> None:
+    relay = processes.relay(ready=False, ONCOMMIT_REDIS_URL=f"localhost:6379/{SECRET}")
+    eventually(lambda: relay.returncode is not None, timeout=30)
+    assert relay.returncode == 2
+    (line,) = [json.loads(one) for one in relay.log_text().splitlines()]
+    assert "ONCOMMIT_REDIS_URL" in line["reason"]
     assert SECRET not in relay.log_text()
