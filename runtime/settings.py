@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 PREFIX = "ONCOMMIT_"
@@ -22,7 +22,14 @@ class SettingsError(ValueError):
 class Settings(BaseSettings):
     """What a process may be told. Units are in the names or in the descriptions."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX,
+        extra="ignore",
+        frozen=True,
+        # Composed files hand variables on that nobody has set: those are empty.
+        env_ignore_empty=True,
+        allow_inf_nan=False,
+    )
 
     database_url: SecretStr = Field(
         default=SecretStr("postgresql://localhost/oncommit"),
@@ -110,15 +117,27 @@ class Settings(BaseSettings):
         default="", description="test faults, `name=kill|raise|pause:FILE`, comma separated; empty: none"
     )
 
+    @field_validator("port", mode="before")
+    @classmethod
+    def _no_service_link(cls, given: object) -> object:
+        # Kubernetes says tcp://... here, in each pod beside a Service that is called oncommit.
+        linked = isinstance(given, str) and given.startswith("tcp://")
+        return cls.model_fields["port"].default if linked else given
+
 
 def _from_files() -> None:
     for name, path in list(os.environ.items()):
-        if name.startswith(PREFIX) and name.endswith("_FILE") and name.lower() not in _REAL_FILE_FIELDS:
-            target = name.removesuffix("_FILE")
-            try:
-                os.environ.setdefault(target, Path(path).read_text(encoding="utf-8").strip())
-            except OSError as error:
-                raise SettingsError(f"{name}: cannot read {path}: {error.strerror}") from error
+        if not path or not name.startswith(PREFIX) or not name.endswith("_FILE"):
+            continue
+        target = name.removesuffix("_FILE")
+        if name.lower() in _REAL_FILE_FIELDS or os.environ.get(target):
+            continue
+        try:
+            os.environ[target] = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingsError(f"{name}: cannot read {path}: {error.strerror}") from error
+        except ValueError:  # its text may quote what is in the file
+            raise SettingsError(f"{name}: cannot read {path}: it is no text in UTF-8") from None
 
 
 _REAL_FILE_FIELDS = frozenset(

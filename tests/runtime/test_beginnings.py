@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from runtime.logs import redact
+from runtime.settings import PREFIX, Settings, SettingsError, settings
 from support.postgres import Database
 from support.processes import Processes
 from support.waiting import eventually
@@ -68,3 +71,48 @@ def test_a_redis_url_that_is_none_is_told_in_a_line_without_it(processes: Proces
     (line,) = [json.loads(one) for one in relay.log_text().splitlines()]
     assert "ONCOMMIT_REDIS_URL" in line["reason"]
     assert SECRET not in relay.log_text()
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    settings.cache_clear()
+    yield monkeypatch
+    settings.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "name", ["HEALTH_FILE", "RENDER_LOG", "REPLICATION_URL", "PORT", "TRACES", "BLOBS_FILE"]
+)
+def test_an_empty_variable_counts_as_not_set(name: str, fresh: pytest.MonkeyPatch) -> None:
+    before = settings()
+    fresh.setenv(f"{PREFIX}{name}", "")
+    settings.cache_clear()
+    assert settings() == before
+
+
+def test_a_kubernetes_service_named_oncommit_sets_no_port(fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv(f"{PREFIX}PORT", "tcp://10.96.0.17:8080")
+    assert settings().port == Settings.model_fields["port"].default
+
+
+def test_a_file_counts_where_its_variable_is_empty(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("redis://there:1/0\n")
+    fresh.setenv(f"{PREFIX}REDIS_URL", "")
+    fresh.setenv(f"{PREFIX}REDIS_URL_FILE", str(tmp_path / "url"))
+    assert settings().redis_url.get_secret_value() == "redis://there:1/0"
+
+
+@pytest.mark.parametrize("name", ["TEAM_REQUESTS_PER_SECOND", "SHUTDOWN_GRACE_SECONDS", "AUDIT_SECONDS"])
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_what_is_no_number_is_refused_at_the_start(name: str, value: str, fresh: pytest.MonkeyPatch) -> None:
+    fresh.setenv(f"{PREFIX}{name}", value)
+    with pytest.raises(SettingsError, match=name):
+        settings()
+
+
+def test_a_file_that_is_no_text_is_named_and_not_shown(fresh: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "url").write_bytes(b"postgresql://x:" + SECRET.encode() + b"\xfc@h/d")
+    fresh.setenv(f"{PREFIX}DATABASE_URL_FILE", str(tmp_path / "url"))
+    with pytest.raises(SettingsError, match=r"DATABASE_URL_FILE: cannot read .*UTF-8") as caught:
+        settings()
+    assert SECRET not in str(caught.value)
