@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 import psycopg
+from psycopg import sql
 
 log = logging.getLogger(__name__)
 
@@ -32,14 +33,19 @@ ON CONFLICT (name) DO UPDATE SET checksum = excluded.checksum, applied_at = now(
 FUNCTIONS = "functions"
 PUBLICATION = "publication"
 # The relay's pgoutput streams this. A table that was dropped and made again fell out of it.
+# One that passes no inserts, or not every row and column, is as good as none.
 PUBLICATION_TABLES = """
-SELECT count(*) FROM pg_publication_tables
- WHERE pubname = 'oncommit_outbox' AND schemaname = 'public' AND tablename IN ('outbox', 'control')
+SELECT count(*) FROM pg_publication p JOIN pg_publication_tables t USING (pubname)
+ WHERE p.pubname = %s AND p.pubinsert AND t.schemaname = 'public' AND t.tablename IN ('outbox', 'control')
+   AND t.rowfilter IS NULL
+   AND cardinality(t.attnames) = (SELECT count(*) FROM information_schema.columns c
+                                   WHERE c.table_schema = t.schemaname AND c.table_name = t.tablename)
 """
-MAKE_PUBLICATION = """
-DROP PUBLICATION IF EXISTS oncommit_outbox;
-CREATE PUBLICATION oncommit_outbox FOR TABLE outbox, control WITH (publish = 'insert');
-"""
+MAKE_PUBLICATION = sql.SQL("""
+DROP PUBLICATION IF EXISTS {name};
+CREATE PUBLICATION {name} FOR TABLE outbox, control WITH (publish = 'insert');
+""")
+DEFAULT_PUBLICATION = "oncommit_outbox"
 OLDEST, NEWEST = 15, 18  # major versions of PostgreSQL that the tests run against, and those between
 
 
@@ -94,10 +100,11 @@ def _check_server(conn: psycopg.Connection) -> None:
         )
 
 
-def migrate(dsn: str) -> list[str]:
+def migrate(dsn: str, publication: str = DEFAULT_PUBLICATION) -> list[str]:
     """Bring the database at `dsn` to this version; return the names of what was applied.
 
-    Connect as the database's owner, with CREATEROLE the first time.
+    Connect as the database's owner, with CREATEROLE the first time. `publication` is the name of what
+    pgoutput streams, as the relay has it in ONCOMMIT_PUBLICATION.
 
     Raises:
         MigrationError: an applied file was changed, or the server does not fit.
@@ -120,8 +127,9 @@ def migrate(dsn: str) -> list[str]:
         for name, checksum, text in _steps(ledger):
             _apply(conn, name, checksum, text)
             applied.append(name)
-        if conn.execute(PUBLICATION_TABLES).fetchone() != (2,):
-            _apply(conn, PUBLICATION, _checksum(MAKE_PUBLICATION), MAKE_PUBLICATION)
+        if conn.execute(PUBLICATION_TABLES, [publication]).fetchone() != (2,):
+            text = MAKE_PUBLICATION.format(name=sql.Identifier(publication)).as_string(conn)
+            _apply(conn, PUBLICATION, _checksum(text), text)
             applied.append(PUBLICATION)
     return applied
 

@@ -16,6 +16,7 @@ from db.migrate import migrate
 from ops.home import Home
 from ops.ports import LOOPBACK
 from ops.postgres import SUPERUSER, PostgresServer
+from runtime.settings import settings
 
 DATABASE = "oncommit"
 Part = Literal["portal", "relay", "worker", "operator", "viewer"]
@@ -52,7 +53,7 @@ def of_own_database(url: str) -> Reach:
         DatabaseError: the user may not act as the roles.
 
     """
-    migrate(url)
+    migrate(url, settings().publication)
     join_roles(url)
     given = conninfo_to_dict(url)
 
@@ -74,7 +75,7 @@ def of_embedded_database(server: PostgresServer, home: Home) -> Reach:
 
     """
     create_database(server.dsn(), DATABASE)
-    migrate(server.dsn(DATABASE))
+    migrate(server.dsn(DATABASE), settings().publication)
 
     def url(user: str, password: str) -> str:
         return f"postgresql://{user}:{quote(password)}@{LOOPBACK}:{server.port}/{DATABASE}"

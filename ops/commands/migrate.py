@@ -34,7 +34,7 @@ def migrate(
     """
     dsn = settings().database_url.get_secret_value()
     logins = [_read(file) for file in login or []]
-    applied = migrations.migrate(dsn)
+    applied = migrations.migrate(dsn, settings().publication)
     roles = _give(dsn, logins) if logins else []
     if as_json:
         typer.echo(json.dumps({"applied": applied} | ({"passwords": roles} if roles else {})))

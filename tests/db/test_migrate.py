@@ -51,3 +51,24 @@ def test_a_missing_publication_is_made_again(database: Any) -> None:
     database.admin.execute("DROP PUBLICATION oncommit_outbox")
     assert migrate(database.dsn()) == [migrations.PUBLICATION]
     assert migrate(database.dsn()) == []
+
+
+@pytest.mark.parametrize("name", ["mine", "9lives"])
+def test_a_publication_may_have_another_name(database: Any, name: str) -> None:
+    assert migrate(database.dsn(), name) == [migrations.PUBLICATION]
+    assert migrate(database.dsn(), name) == []
+    assert migrate(database.dsn()) == [], "the other one stays"
+
+
+@pytest.mark.parametrize(
+    "narrowed",
+    [
+        "ALTER PUBLICATION oncommit_outbox SET (publish = 'update')",
+        "ALTER PUBLICATION oncommit_outbox SET TABLE outbox WHERE (priority < 5), control",
+        "ALTER PUBLICATION oncommit_outbox SET TABLE outbox (id, message_id), control",
+    ],
+)
+def test_a_publication_that_does_not_pass_all_is_made_again(database: Any, narrowed: str) -> None:
+    database.admin.execute(narrowed)
+    assert migrate(database.dsn()) == [migrations.PUBLICATION]
+    assert migrate(database.dsn()) == []
