@@ -44,7 +44,10 @@ SELECT current_setting('server_version') AS version,
        current_setting('max_replication_slots')::int AS slots_most,
        current_setting('max_wal_senders')::int AS senders_most,
        current_setting('fsync')::bool AS fsync,
-       current_user AS role, r.rolsuper AS superuser, r.rolreplication OR r.rolsuper AS may_replicate
+       current_user AS role, r.rolsuper AS superuser,
+       r.rolreplication OR r.rolsuper
+         OR EXISTS (SELECT FROM pg_roles g
+                     WHERE g.rolname = 'rds_replication' AND pg_has_role(g.oid, 'MEMBER')) AS may_replicate
   FROM pg_roles r WHERE r.rolname = current_user
 """
 
@@ -58,7 +61,14 @@ def server(conn: Connection[Any]) -> Server:
     return found
 
 
-ROLES = "SELECT rolname, rolcanlogin, rolreplication FROM pg_roles WHERE rolname = ANY(%s)"
+# Amazon's RDS gives no role the attribute: there members of rds_replication may replicate.
+ROLES = """
+SELECT r.rolname, r.rolcanlogin,
+       r.rolreplication
+         OR EXISTS (SELECT FROM pg_roles g
+                     WHERE g.rolname = 'rds_replication' AND pg_has_role(r.oid, g.oid, 'MEMBER'))
+  FROM pg_roles r WHERE r.rolname = ANY(%s)
+"""
 
 
 def roles(conn: Connection[Any], names: tuple[str, ...]) -> dict[str, tuple[bool, bool]]:

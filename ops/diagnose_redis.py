@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 from redis import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from broker.client import redis_client
+from broker.lanes import Lanes
 from ops import show
 from ops.diagnose_postgres import compare_clocks
 from ops.diagnosis import Finding, fail, ok, warn
@@ -18,6 +19,7 @@ OLDEST = 7
 #: A Redis this full refuses the next burst; jobs wait in PostgreSQL meanwhile.
 FULL_SHARE = 0.8
 TIMEOUT_SECONDS = 2.0
+QUEUE = "previews"
 
 
 def redis_checks(settings: Settings) -> Iterator[Finding]:
@@ -32,9 +34,24 @@ def redis_checks(settings: Settings) -> Iterator[Finding]:
         try:
             yield from _judge(_info(client))
             yield _clock(client)
+            yield _script(client, settings.namespace)
         except (RedisError, OSError) as error:
             # The class alone: a driver's text may hold the URL.
             yield fail("Redis", f"does not answer ({type(error).__name__})", advice)
+
+
+def _script(client: Redis, namespace: str) -> Finding:
+    """Run what relay and workers live by; it only counts."""
+    try:
+        Lanes(client, namespace).stats(QUEUE, top=1)
+    except ResponseError as error:
+        return fail(
+            "Redis script",
+            f"refused ({type(error).__name__})",
+            f"give the user of ONCOMMIT_REDIS_URL the keys ~{namespace} and ~{namespace}:*, and the commands "
+            "EVAL, EVALSHA, INFO, TIME, BLPOP and those on hashes, sets, sorted sets and lists",
+        )
+    return ok("Redis script", "it runs")
 
 
 def _info(client: Redis) -> Mapping[str, Any]:

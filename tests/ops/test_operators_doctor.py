@@ -167,3 +167,30 @@ def test_the_command_tells_a_script_and_a_human(desk: Desk, valkey: Valkey) -> N
     text = desk.ok("doctor")
     assert "warn  dispatch: paused by operator:" in text
     assert "-> oncommit dispatch resume" in text
+
+
+def test_a_user_of_redis_who_may_not_run_the_script_is_found(database: Database, valkey: Valkey) -> None:
+    client: Any = valkey.client
+    rights = ("on", ">pw", "+@all", "-@dangerous", "+info")
+    client.execute_command("ACL", "SETUSER", "short", *rights, "~oncommit:*")
+    client.execute_command("ACL", "SETUSER", "whole", *rights, "~oncommit", "~oncommit:*")
+    try:
+        url = f"redis://{{}}:pw@127.0.0.1:{valkey.port}/2"
+        refused = examined(database, url.format("short"))["Redis script"]
+        assert (refused.level, "~oncommit and" in refused.advice) == (Level.FAIL, True)
+        assert examined(database, url.format("whole"))["Redis script"].level is Level.OK
+    finally:
+        client.execute_command("ACL", "DELUSER", "short", "whole")
+
+
+def test_amazons_way_of_letting_a_role_replicate_is_known(database: Database, valkey: Valkey) -> None:
+    """There no role has the attribute: rds_replication is granted."""
+    database.admin.execute("CREATE ROLE rds_replication")
+    database.admin.execute("ALTER ROLE oncommit_relay NOREPLICATION")
+    try:
+        assert level_of(examined(database, valkey.url), "REPLICATION") is Level.FAIL
+        database.admin.execute("GRANT rds_replication TO oncommit_relay")
+        assert level_of(examined(database, valkey.url), "REPLICATION") is Level.OK
+    finally:
+        database.admin.execute("ALTER ROLE oncommit_relay REPLICATION")
+        database.admin.execute("DROP ROLE rds_replication")
