@@ -18,6 +18,10 @@ from rich.text import Text
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400  # seconds
 
 
+#: Columns that other commands take as arguments.
+IDS = frozenset({"id", "job"})
+
+
 def printable(text: str) -> str:
     """Return `text` with control and other unprintable characters as escapes: one line, no ANSI codes."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
@@ -88,7 +92,10 @@ def tell_rows(
         for line in ([*columns], *cells):
             typer.echo("\t".join(line))
         return
-    table = Table(*(column.replace("_", " ") for column in columns), box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        # An id is there to be copied: it stays whole on its line. What does not fit otherwise goes on below.
+        table.add_column(column.replace("_", " "), overflow="fold", no_wrap=column in IDS)
     for line in cells:
         table.add_row(*(Text(text) for text in line))  # Text, not markup: a label may be [red]
     console.print(table)

@@ -82,7 +82,9 @@ def config(
     if as_json:
         typer.echo(json.dumps(rows, indent=2))
         return
-    table = Table("variable", "default", "meaning", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("variable", "default", "meaning"):
+        table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(
             f"{row['name']}{' +F' if row['secret'] else ''}{' *' if row['set'] else ''}",
