@@ -1,10 +1,16 @@
 """Odd terminals, odd names, odd stores: an operator is told in a line, and can copy what is shown."""
 
+import threading
+import time
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
+from db import oversight
+from db.pool import connect
 from ops import show
+from support.postgres import Database
 
 HOSTILE = "a\nb\x1b[31m\u202ec.txt"
 
@@ -28,3 +34,24 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
     told = capsys.readouterr().out
     assert any(job in line for line in told.splitlines())
     assert "…" not in told
+
+
+def test_counting_for_a_prune_has_no_time_limit(database: Database) -> None:
+    """It reads every job: beyond some ten million the session's time-out would let nobody prune any more."""
+    with connect(database.dsn("operator"), "test") as conn, connect(database.dsn(), "test") as other:
+        conn.execute("SET statement_timeout = '300ms'")
+        held = threading.Event()
+
+        def hold() -> None:
+            with other.transaction():
+                other.execute("LOCK jobs IN ACCESS EXCLUSIVE MODE")
+                held.set()
+                time.sleep(1)  # longer than the time-out
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        held.wait(10)
+        jobs, batches, _ = oversight.prunable(conn, timedelta(days=1), dead_too=False)
+        holder.join()
+        assert (jobs, batches) == (0, 0)
+        assert conn.execute("SHOW statement_timeout").fetchone() == ("300ms",)
