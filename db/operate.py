@@ -13,6 +13,7 @@ import psycopg
 from psycopg import Connection
 from psycopg.types.json import Jsonb
 
+from db import probes
 from db.errors import Refused, translated
 from db.pool import with_options
 
@@ -26,7 +27,7 @@ class UnknownTeam(Refused):
 
 
 class BadTeamName(Refused):
-    """A team's name is 1 to 63 of a-z, 0-9 and dashes, and does not start with a dash."""
+    """A team's name is 1 to 63 of a-z, 0-9 and dashes, does not start with a dash, is not oncommit-probe."""
 
 
 class BadLimit(Refused):
@@ -44,7 +45,7 @@ def create_team(dsn: str, team: str, *, who: str) -> bool:
         DatabaseError: see `db.errors`.
 
     """
-    if TEAM.fullmatch(team) is None:
+    if TEAM.fullmatch(team) is None or team == probes.LANE:
         raise BadTeamName(team)
     with translated(), psycopg.connect(with_options(dsn, APPLICATION)) as conn:
         row = conn.execute(CREATE_TEAM, [team, who]).fetchone()

@@ -129,6 +129,15 @@ def main() -> None:
         # Some carry the end of a log after their line: that is what the human needs next.
         typer.echo(f"oncommit: {redact(advice(error))}", err=True)
         sys.exit(USAGE if isinstance(error, MISUSED) else TROUBLE)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        typer.echo("oncommit: an argument is no UTF-8: set the terminal's encoding to UTF-8", err=True)
+        sys.exit(USAGE)
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        typer.echo(f"oncommit: {redact(where)}{error.strerror or type(error).__name__}", err=True)
+        sys.exit(TROUBLE)
 
 
 if __name__ == "__main__":

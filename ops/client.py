@@ -68,13 +68,18 @@ class Client:
         self.url = url.rstrip("/")
         self._trying = Trying(self.url, patience or Patience(), sleep, tell)
         self._streams: set[socket.socket] = set()
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            # A proxy of the environment leads to other machines, never back to this one.
-            trust_env=httpx.URL(url).host not in LOOPBACK_HOSTS,
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {token}"},
+                timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                # A proxy of the environment leads to other machines, never back to this one.
+                trust_env=httpx.URL(url).host not in LOOPBACK_HOSTS,
+            )
+        except ImportError:
+            raise NotGivenError(
+                "ALL_PROXY names a SOCKS proxy: unset it, or pip install 'httpx[socks]', which speaks to it"
+            ) from None
 
     def put(self, file: Path, sent: Callable[[int], None] = nothing) -> str:
         """Stream a file to the portal and return its digest; `sent` hears the bytes of each piece.

@@ -150,7 +150,7 @@ STEM_BYTES = 200
 
 def preview_name(job: Followed, taken: set[str]) -> str:
     """Return the file name of a job's preview, with a number when the plain one is taken."""
-    stem = job.title.replace("/", "_").replace("\0", "_").lstrip(".") or "document"
+    stem = "".join(c if c.isprintable() and c != "/" else "_" for c in job.title).lstrip(".") or "document"
     stem = stem.encode()[:STEM_BYTES].decode(errors="ignore")
     name, n = f"{stem}.{job.kind}.png", 1
     while name in taken:

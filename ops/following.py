@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Self
 
 from db.jobs import STATUS_AFTER, TERMINAL, EventType, JobStatus
+from ops import show
 
 REASON_CHARACTERS = 120  # of a renderer's text, which may have 2,000
 
@@ -100,7 +101,7 @@ class Followed:
     def cells(self) -> list[str]:
         """Return document, kind, status, attempts and time, for humans."""
         took = "" if self.seconds is None else f"{self.seconds:.2f} s"
-        return [self.title, self.kind, self.told(), str(self.attempts), took]
+        return [show.printable(self.title), self.kind, self.told(), str(self.attempts), took]
 
     def facts(self) -> dict[str, Any]:
         """Return the same for scripts."""

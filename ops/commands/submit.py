@@ -20,6 +20,7 @@ from ops.exit_codes import LIMIT_REACHED, TROUBLE
 from ops.following import Followed
 from ops.job_streams import follow
 from ops.patience import Patience
+from ops.show import printable
 from ops.submission import PRIORITY, Kind, Paper, SubmissionError, papers
 
 Paths = Annotated[
@@ -177,9 +178,9 @@ def _tell(
 ) -> None:
     if not followed:
         for job in jobs:
-            typer.echo(f"{job.id}\t{job.kind}\t{job.title}")
+            typer.echo(f"{job.id}\t{job.kind}\t{printable(job.title)}")
     for one in refused:
-        typer.echo(f"{one.paper.file}: {one.problem}", err=True)
+        typer.echo(printable(f"{one.paper.file}: {one.problem}"), err=True)
     if again := sum(job.replayed for job in jobs):
         typer.echo(
             f"{again} of {len(jobs)} were accepted before (same file, kind, priority, title and --run-id)",
@@ -190,6 +191,6 @@ def _tell(
         for job in jobs:
             if not job.succeeded:
                 still = "" if job.ended else "still "
-                typer.echo(f"{job.title} ({job.kind}) is {still}{job.told()}: {job.id}", err=True)
+                typer.echo(printable(f"{job.title} ({job.kind}) is {still}{job.told()}: {job.id}"), err=True)
     for file in files:
         typer.echo(str(file))

@@ -2,7 +2,8 @@
 
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 from db import oversight
 from db.pool import connect
 from ops import show
+from ops.client import Client
+from ops.delivery import preview_name
+from ops.following import Followed
+from ops.trying import NotGivenError
+from support.desk import CLAIM, DIGEST, FINISH, Desk
 from support.postgres import Database
 
 HOSTILE = "a\nb\x1b[31m\u202ec.txt"
@@ -36,6 +42,30 @@ def test_an_id_can_be_copied_from_a_narrow_terminal(
     assert "…" not in told
 
 
+def test_an_argument_that_is_no_utf8_is_told_in_a_line(desk: Desk) -> None:
+    done = desk.run("dispatch", "pause", "--reason", "w\udcfchrung")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "UTF-8" in done.stderr
+
+
+def test_the_lane_of_probes_is_no_team(desk: Desk) -> None:
+    done = desk.run("teams", "create", "oncommit-probe")
+    assert done.returncode == 2
+    assert "oncommit-probe" in done.stderr
+
+
+def test_a_store_that_cannot_be_read_is_told_in_a_line(desk: Desk) -> None:
+    (job,) = desk.accept()
+    desk.admin.execute(CLAIM, [job, job])
+    desk.admin.execute(FINISH, [job, job, DIGEST, 3])
+    folder = Path(desk.env["ONCOMMIT_BLOBS"])
+    folder.mkdir()
+    (folder / DIGEST[7:9]).symlink_to(DIGEST[7:9])  # leads to itself
+    done = desk.run("artifacts", "verify")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert str(folder) in done.stderr
+
+
 def test_counting_for_a_prune_has_no_time_limit(database: Database) -> None:
     """It reads every job: beyond some ten million the session's time-out would let nobody prune any more."""
     with connect(database.dsn("operator"), "test") as conn, connect(database.dsn(), "test") as other:
@@ -55,3 +85,22 @@ def test_counting_for_a_prune_has_no_time_limit(database: Database) -> None:
         holder.join()
         assert (jobs, batches) == (0, 0)
         assert conn.execute("SHOW statement_timeout").fetchone() == ("300ms",)
+
+
+def test_a_files_name_cannot_forge_a_line_of_what_is_told() -> None:
+    job = {"id": "i", "kind": "page", "document": DIGEST, "title": HOSTILE, "version": 1, "attempt": 0}
+    job |= {
+        "created_at": datetime.now(UTC).isoformat(),
+        "finished_at": None,
+        "status": "queued",
+        "error_class": None,
+    }
+    followed = Followed.of(job)
+    for text in (*followed.cells(), preview_name(followed, set())):
+        assert text.isprintable()
+
+
+def test_a_socks_proxy_that_nothing_speaks_to_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1")
+    with pytest.raises(NotGivenError, match="ALL_PROXY"):
+        Client("http://portal.example", "oc_token")
