@@ -51,7 +51,7 @@ def test_nothing_that_libpq_quotes_gets_into_a_log() -> None:
     assert redact(harmless) == harmless
 
 
-@pytest.mark.parametrize("host", ADDRESSES)
+@pytest.mark.parametrize("host", ["::", "::1", "127.0.0.1", "0.0.0.0", "localhost"])  # noqa: S104 -- what people write
 def test_health_pages_are_served_on_any_address(host: str, processes: Processes) -> None:
     relay = processes.relay(ready=False, ONCOMMIT_HOST=host)
     eventually(lambda: relay.get("/livez") == 200, timeout=30)
