@@ -48,7 +48,7 @@ local OPEN_AFTER = 1200
 local HOLD = 250
 -- Upper bound of what one fetch tidies of each kind; the rest waits for the next fetch.
 local TIDY = 128
--- Lanes whose places are read in one go: the rows of one publish, and well within Lua's stack.
+-- Rows, and places of lanes, that are looked up in one go: those of one publish, and well within Lua's stack.
 local LOOK = 500
 -- A score is priority * INTENTS + intent id.
 local INTENTS = 2 ^ 48
@@ -352,10 +352,10 @@ local function delay(q, id, ms)
   return call('ZRANGE', q.delayed, 0, 0)[1] == id
 end
 
--- Let this intent come when what is in flight under its id ends.
-local function queue_up(q, id, score, ms, body)
+-- Let this intent come when what is in flight under its id ends. `value`: "score body".
+local function queue_up(q, id, ms, value)
   call('HDEL', q.messages, id)
-  call('HSET', q.following, id, string.format('%.0f %s %s', now + ms, score, body))
+  call('HSET', q.following, id, string.format('%.0f ', now + ms) .. value)
 end
 
 -- A message in flight has ended, and its body is not here: the intent that follows it comes. Returns
@@ -716,35 +716,35 @@ end
 
 -- The body of a message in flight is not here. Either it was lost, and a beat restored the mark: it returns.
 -- Or a newer intent follows already; or this one does. Returns what the row was.
-local function put_in_flight(q, owner, id, score, ms, body)
-  local value = call('HGET', q.following, id)
-  local known = value and string.match(value, '^%d+ (%d+)') or call('ZSCORE', q.held .. owner, id)
+local function put_in_flight(q, owner, id, score, ms, value)
+  local follower = call('HGET', q.following, id)
+  local known = follower and string.match(follower, '^%d+ (%d+)') or call('ZSCORE', q.held .. owner, id)
   local intent, latest = intent_of(score), intent_of(known)
-  if intent < latest or (value and intent == latest) then
+  if intent < latest or (follower and intent == latest) then
     call('HDEL', q.messages, id)
     return 'duplicate'
   elseif latest > 0 and intent > latest then
-    queue_up(q, id, score, ms, body)
+    queue_up(q, id, ms, value)
     return 'new'
   end
   call('ZADD', q.held .. owner, score, id)
   return 'revived'
 end
 
--- One row. Returns what it was, and whether somebody has to look.
-local function put_one(q, id, score, ms, body)
-  local value, what = score .. ' ' .. body, 'new'
+-- One row whose id Redis may know. Returns what it was, and whether somebody has to look.
+local function put_one(q, id, ms, value)
+  local score, what = string.match(value, '^%d+'), 'new'
   if call('HSETNX', q.messages, id, value) == 1 then
     local owner = live_holder(q, id)
     if owner then
-      return put_in_flight(q, owner, id, score, ms, body), false
+      return put_in_flight(q, owner, id, score, ms, value), false
     end
   else
     local at, intent = alive(q, id)
     if at and intent_of(score) <= intent then
       return 'duplicate', false
     elseif at == 'held' then
-      queue_up(q, id, score, ms, body)
+      queue_up(q, id, ms, value)
       return 'new', false
     elseif at then
       call('ZREM', q.lane .. lane_of(id), id)
@@ -762,18 +762,66 @@ local function put_one(q, id, score, ms, body)
   return what, true
 end
 
--- Rows of (queue, id, score, delay ms, body) in ARGV from `first` on. Returns new, duplicate, revived.
+-- Rows (id, value) whose ids Redis does not know: one command for all bodies, one for each lane.
+local function put_new(q, rows)
+  local lanes = {}
+  for i = 1, #rows, 2 do
+    local lane = lane_of(rows[i])
+    local scored = lanes[lane]
+    if not scored then
+      scored = {}
+      lanes[lane] = scored
+      arrive(q, lane)
+    end
+    scored[#scored + 1], scored[#scored + 2] = string.match(rows[i + 1], '^%d+'), rows[i]
+  end
+  for lane, scored in pairs(lanes) do
+    call('ZADD', q.lane .. lane, unpack(scored))
+  end
+  call('HSET', q.messages, unpack(rows))
+end
+
+-- Rows (id, value) in ARGV from `first` on, of these ids, none twice. Most are of ids that Redis does not know,
+-- and are written together. Returns how many somebody has to look at.
+local function put_some(q, ms, first, ids, counts)
+  local bodies, holders = call('HMGET', q.messages, unpack(ids)), call('HMGET', q.holder, unpack(ids))
+  local fresh, ready = {}, 0
+  for i, id in ipairs(ids) do
+    local value = ARGV[first + 2 * i - 1]
+    if bodies[i] or holders[i] or ms > 0 then
+      local what, look = put_one(q, id, ms, value)
+      counts[what] = counts[what] + 1
+      ready = ready + (look and 1 or 0)
+    else
+      fresh[#fresh + 1], fresh[#fresh + 2] = id, value
+    end
+  end
+  if #fresh > 0 then
+    put_new(q, fresh)
+  end
+  counts.new = counts.new + #fresh / 2
+  return ready + #fresh / 2
+end
+
+-- Rows in ARGV from `first` on, in runs of one queue and delay: queue, delay ms, how many, then (id, value)
+-- of each. Returns new, duplicate, revived.
 local function put(first)
-  local counts, ready = { new = 0, duplicate = 0, revived = 0 }, {}
-  for i = first, #ARGV, 5 do
-    local name = ARGV[i]
+  local counts, ready, at = { new = 0, duplicate = 0, revived = 0 }, {}, first
+  while ARGV[at] do
+    local name, ms, ends = ARGV[at], tonumber(ARGV[at + 1]), at + 3 + 2 * ARGV[at + 2]
     if not ready[name] then
       ready[name] = 0
       call('SADD', QUEUES, name)
     end
-    local what, look = put_one(queue(name), ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), ARGV[i + 4])
-    counts[what] = counts[what] + 1
-    ready[name] = ready[name] + (look and 1 or 0)
+    at = at + 3
+    while at < ends do
+      local ids, seen, from = {}, {}, at
+      while at < ends and #ids < LOOK and not seen[ARGV[at]] do
+        ids[#ids + 1], seen[ARGV[at]] = ARGV[at], true
+        at = at + 2
+      end
+      ready[name] = ready[name] + put_some(queue(name), ms, from, ids, counts)
+    end
   end
   for name, n in pairs(ready) do
     settle_in(queue(name))
@@ -792,11 +840,11 @@ function commands.publish()
   elseif stored[1] ~= epoch or stored[2] ~= expected then
     return { 'mismatch', stored[1] or '', stored[2] or '' }
   end
-  call('HSET', TOKEN, 'seq', following)
-  local at = 7 + 2 * ARGV[6]
+  local at, fields = 7 + 2 * ARGV[6], { 'seq', following }
   for i = 7, at - 1, 2 do
-    call('HSET', TOKEN, 'pos.' .. ARGV[i], ARGV[i + 1])
+    fields[#fields + 1], fields[#fields + 2] = 'pos.' .. ARGV[i], ARGV[i + 1]
   end
+  call('HSET', TOKEN, unpack(fields))
   local rows = at + 1 + 3 * ARGV[at]
   for i = at + 1, rows - 1, 3 do
     set_limits(ARGV[i], ARGV[i + 1], ARGV[i + 2], true)

@@ -243,9 +243,20 @@ class Lanes:
 
 
 def _rows(messages: Iterable[Outgoing]) -> list[_Arg]:
+    """Return runs of one queue and delay: queue, delay, how many, and of each its id and `score body`."""
     args: list[_Arg] = []
+    run, counted, count = None, 0, 0
     for m in messages:
-        args += (m.queue, m.message_id, m.priority * PRIORITY_STEP + m.intent, m.delay_ms, m.body)
+        if (m.queue, m.delay_ms) != run:
+            run = (m.queue, m.delay_ms)
+            if count:
+                args[counted] = count
+            args += (m.queue, m.delay_ms, 0)
+            counted, count = len(args) - 1, 0
+        count += 1
+        args += (m.message_id, b"%d %b" % (m.priority * PRIORITY_STEP + m.intent, m.body))
+    if count:
+        args[counted] = count
     return args
 
 
