@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 #: A message's score is priority * 2^48 + intent id: exact in a double up to priority 31.
 PRIORITY_STEP = 2**48
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """A message to publish. `message_id` begins with `{lane}|`; a lower `priority` (0-9) goes first."""
 
     queue: str

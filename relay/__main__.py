@@ -1,5 +1,6 @@
 """`python -m relay`: tail the WAL, publish what was committed. SIGTERM ends it within a second."""
 
+import gc
 import signal
 import sys
 from types import FrameType
@@ -27,6 +28,8 @@ def main() -> int:
         except OSError as error:
             log.critical("the health page finds no port", host=config.host, reason=error.strerror)
             return 1
+        # What is imported stays: without this a burst's rows have the collector look at all of it again.
+        gc.freeze()
         try:
             relay.run()
         finally:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from relay.errors import DecodeError
-from relay.events import Commit, ControlRow, Decoder, Event, OutboxRow, Poison
+from relay.events import Commit, ControlRow, Decoder, OutboxRow, Poison
 from relay.stream import Frame
 from runtime import metrics
 from runtime.failpoints import failpoint
@@ -45,9 +45,10 @@ class Intake:
         """Decode what one read returned."""
         burst = Burst()
         failpoint("relay.after_read")
-        for frame in frames:
+        feed, rows = self._decoder.feed, burst.rows
+        for lsn, payload in frames:
             try:
-                events = self._decoder.feed(frame.payload, frame.lsn)
+                events = feed(payload, lsn)
             except DecodeError as error:
                 # It would come again for ever, and its rows are in the tables: go on, and look there.
                 log.error("relay.decode_error", reason=str(error))  # noqa: TRY400 -- the reason says it all
@@ -55,18 +56,16 @@ class Intake:
                 burst.unreadable += 1
                 continue
             for event in events:
-                self._sort(event, burst)
+                # Also where the frame that began it could not be read.
+                self.in_transaction = True
+                if isinstance(event, OutboxRow):
+                    rows.append(event)
+                elif isinstance(event, Commit):
+                    self.in_transaction = False
+                    self.done_lsn = event.end_lsn
+                elif isinstance(event, ControlRow):
+                    burst.settings.append(event)
+                elif isinstance(event, Poison):
+                    burst.poison.append(event)
         failpoint("relay.after_decode")
         return burst
-
-    def _sort(self, event: Event, burst: Burst) -> None:
-        # Also where the frame that began it could not be read.
-        self.in_transaction = not isinstance(event, Commit)
-        if isinstance(event, OutboxRow):
-            burst.rows.append(event)
-        elif isinstance(event, ControlRow):
-            burst.settings.append(event)
-        elif isinstance(event, Poison):
-            burst.poison.append(event)
-        elif isinstance(event, Commit):
-            self.done_lsn = event.end_lsn

@@ -64,7 +64,11 @@ class Judge:
     def messages(self, rows: Iterable[OutboxRow]) -> list[Outgoing]:
         """Return the messages of rows from the stream."""
         left = self._clock.remaining_ms
-        return [m for row in rows if (m := self._message(row, left(row.not_before, row.created_at)))]
+        return [
+            m
+            for row in rows
+            if (m := self._message(row, left(row.not_before, row.created_at) if row.not_before else 0))
+        ]
 
     def offer(self, intents: Sequence[outbox.Intent]) -> list[Outgoing]:
         """Return the messages of a page of intents."""

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from relay.errors import DecodeError
-from relay.events import Begin, Commit, Event, PluginName, Table
+from relay.events import Begin, Commit, Event, OutboxRow, PluginName, Table
 from relay.rows import COLUMNS, UNREADABLE, row
+from relay.usual import Inserts
 
 _SCHEMA: Final = "public"
 _TABLES: Final[dict[str, Table]] = {"outbox": "outbox", "control": "control"}
@@ -44,6 +45,7 @@ class PgOutput:
 
     def __init__(self) -> None:
         self._relations: dict[int, _Relation | None] = {}
+        self._usual = Inserts()
 
     def options(self, publication: str) -> dict[str, str]:
         """Return the plugin's options; `publication` names what is streamed."""
@@ -58,6 +60,8 @@ class PgOutput:
         """
         message = bytes(payload)
         try:
+            if message.startswith(self._usual.start) and (intent := self._usual.row(message)):
+                return (intent,)
             return self._events(message, header_lsn)
         except (struct.error, IndexError, ValueError, KeyError) as error:
             kind = ascii(message[:1])
@@ -71,12 +75,12 @@ class PgOutput:
             return self._insert(message)
         if kind == b"B":
             final_lsn, _, xid = _BEGIN.unpack_from(message, 1)
-            return (Begin(xid=xid, final_lsn=final_lsn),)
+            return (Begin(xid, final_lsn),)
         if kind == b"C":
             _, commit_lsn, end_lsn, _ = _COMMIT.unpack_from(message, 1)
             if end_lsn > header_lsn:
                 raise ValueError("a commit ends beyond what was sent")
-            return (Commit(end_lsn=end_lsn, commit_lsn=commit_lsn),)
+            return (Commit(end_lsn, commit_lsn),)
         if kind == b"R":
             self._announce(message)
         # Updates, deletes, truncates, types, origins and logical messages dispatch nothing.
@@ -97,6 +101,7 @@ class PgOutput:
         if at > len(message):
             raise ValueError("a relation message is cut short")
         table = _TABLES.get(name) if schema == _SCHEMA else None
+        self._usual.announced(oid, names, outbox=table == "outbox")
         if table is None:
             self._relations[oid] = None
         else:
@@ -113,7 +118,10 @@ class PgOutput:
         (count,) = _INT16.unpack_from(message, 6)
         if count != len(relation.columns):
             raise ValueError("an insert does not fit its relation")
-        return (row(relation.table, _columns(message, relation.columns)),)
+        event = row(relation.table, _columns(message, relation.columns))
+        if isinstance(event, OutboxRow):
+            self._usual.learn(event)
+        return (event,)
 
 
 def _columns(message: bytes, names: tuple[str | None, ...]) -> dict[str, object]:

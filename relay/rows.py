@@ -21,12 +21,12 @@ COLUMNS: dict[Table, frozenset[str]] = {
 }
 
 # Of db/migrations/0001_tables.sql.
-_LANE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-_CONTROL_LANE = re.compile(rf"\*|{_LANE.pattern}")
-_QUEUE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+LANE = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_CONTROL_LANE = re.compile(rf"\*|{LANE.pattern}")
+QUEUE = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)  # a bigint has at most 19 digits
-_MESSAGE_ID_CHARS = 200
-_BODY_BYTES = range(2, 4096 + 1)
+MESSAGE_ID_CHARS = 200
+BODY_BYTES = range(2, 4096 + 1)
 _BIGINT_MAX = 2**63 - 1
 
 _BOOLEANS: dict[object, bool] = {"t": True, "f": False, "true": True, "false": False}
@@ -48,15 +48,15 @@ class _WrongError(ValueError):
 def outbox_row(columns: Columns) -> OutboxRow | Poison:
     """Return the intent that the columns of an `outbox` row describe, or Poison with the reason."""
     try:
-        lane = _text(columns, "lane", _LANE)
+        lane = _text(columns, "lane", LANE)
         message_id = _text(columns, "message_id")
-        if len(message_id) > _MESSAGE_ID_CHARS or not message_id.startswith(lane + "|"):
+        if len(message_id) > MESSAGE_ID_CHARS or not message_id.startswith(lane + "|"):
             raise _WrongError("message_id: not `lane|rest`, or longer than 200 characters")  # noqa: TRY301 -- one exit
         not_before = _instant(columns, "not_before")
         return OutboxRow(
             intent=_integer(columns, "id", 1, _BIGINT_MAX),
             message_id=message_id,
-            queue=_text(columns, "queue", _QUEUE),
+            queue=_text(columns, "queue", QUEUE),
             lane=lane,
             priority=_integer(columns, "priority", 0, 9),
             not_before=not_before,
@@ -107,7 +107,7 @@ def _text(columns: Columns, name: str, form: re.Pattern[str] | None = None) -> s
 
 def _body(columns: Columns) -> str:
     body = _text(columns, "body")
-    if len(body.encode()) not in _BODY_BYTES:
+    if len(body.encode()) not in BODY_BYTES:
         raise _WrongError("body: not between 2 and 4096 bytes")
     return body
 

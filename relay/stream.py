@@ -7,8 +7,8 @@ inside COPY; the client answers with `r` (status). Nothing here knows tables or 
 import logging
 import struct
 import time
-from dataclasses import dataclass
-from typing import Final, Self
+from functools import partial
+from typing import Final, NamedTuple, Self
 
 import psycopg
 
@@ -22,8 +22,10 @@ log = logging.getLogger(__name__)
 
 _DATA: Final = struct.Struct("!QQq")  # start, end of WAL on the server, time
 _KEEPALIVE: Final = struct.Struct("!QqB")  # end of WAL that was looked at, time, reply asked
+_W, _K = ord("w"), ord("k")
+_DATA_START: Final = 1 + _DATA.size
 
-# A burst is one Lua call downstream, and all that is ever held in memory here.
+# A burst is one or two Lua calls downstream, and all that is ever held in memory here.
 MAX_FRAMES: Final = 1_000
 MAX_BYTES: Final = 4 << 20
 # A transaction's frames follow each other within microseconds: a look after 0.3 ms brings a small one
@@ -38,12 +40,15 @@ _IDLE_CONFIRM_BYTES: Final = 4 << 20
 _CLOSE_S: Final = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One message of the output plugin. `lsn` is its header's position, 0 for pgoutput's relations."""
 
     lsn: int
-    payload: memoryview
+    payload: bytes
+
+
+# What `Frame(lsn, payload)` does, without a function in Python around it.
+_frame: Final = partial(tuple.__new__, Frame)
 
 
 class ReplicationStream:
@@ -220,23 +225,26 @@ class ReplicationStream:
                 time.sleep(_LINGER_S)
 
     def _drain(self, frames: list[Frame], max_frames: int, max_bytes: int) -> int:
-        """Move what libpq holds into `frames`; return the bytes moved."""
-        size = 0
+        """Move what libpq holds into `frames`; return the bytes moved. One loop: it runs for each row."""
+        next_message, size, heard = self._pg.get_copy_data, 0, False
         while len(frames) < max_frames and size < max_bytes:
-            count, data = self._pg.get_copy_data(1)
+            count, data = next_message(1)
             if count == 0:
                 break
             if count < 0:
                 raise replication.ended(self._pg)
-            self._pulse.heard()
+            heard = True
             kind = data[0]
-            if kind == ord("w"):
+            if kind == _W:
                 lsn, wal_end, _ = _DATA.unpack_from(data, 1)
-                self.received = max(self.received, lsn, wal_end)
-                frames.append(Frame(lsn, data[1 + _DATA.size :]))
+                if wal_end > self.received or lsn > self.received:
+                    self.received = max(lsn, wal_end)
+                frames.append(_frame((lsn, bytes(data[_DATA_START:]))))
                 size += count
-            elif kind == ord("k"):
+            elif kind == _K:
                 wal_end, _, reply = _KEEPALIVE.unpack_from(data, 1)
                 self.received = max(self.received, wal_end)
                 self._pulse.keepalive(wal_end, reply=bool(reply))
+        if heard:
+            self._pulse.heard()
         return size

@@ -1,17 +1,24 @@
 """wal2json's format 2: one JSON object a frame (https://github.com/eulerto/wal2json)."""
 
 import json
+import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
+from relay import usual
 from relay.errors import DecodeError
 from relay.events import Begin, Commit, Event, PluginName, Table, lsn_int
 from relay.rows import row
 
 _SCHEMA = "public"
 _TABLES: dict[str, Table] = {"outbox": "outbox", "control": "control"}
+
+# The two records around a transaction's rows.
+_EDGE: Final = re.compile(
+    r'\{"action":"([BC])","xid":([1-9][0-9]*),"lsn":"([0-9A-F/]+)","nextlsn":"([0-9A-F/]+)"\}'
+)
 
 
 class Wal2Json:
@@ -40,9 +47,14 @@ class Wal2Json:
             DecodeError: it is no JSON object with the fields that wal2json writes.
 
         """
-        record = _parse(payload)
         try:
-            return self._events(record, header_lsn)
+            text = str(payload, "utf-8")
+            if edge := _EDGE.fullmatch(text):
+                action, xid, lsn, next_lsn = edge.groups()
+                return (_begin(xid, lsn) if action == "B" else _commit(lsn, next_lsn, header_lsn),)
+            if intent := usual.record(text):
+                return (intent,)
+            return self._events(_parse(payload), header_lsn)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise DecodeError(
                 f"wal2json: a record misses what its action needs ({type(error).__name__})"
@@ -56,13 +68,21 @@ class Wal2Json:
                 return ()
             return (row(table, {column["name"]: column.get("value") for column in record["columns"]}),)
         if action == "B":
-            return (Begin(xid=int(record["xid"]), final_lsn=lsn_int(record["lsn"])),)
+            return (_begin(record["xid"], record["lsn"]),)
         if action == "C":
-            commit = Commit(end_lsn=lsn_int(record["nextlsn"]), commit_lsn=lsn_int(record["lsn"]))
-            if commit.end_lsn > header_lsn:
-                raise ValueError("a commit ends beyond what was sent")
-            return (commit,)
+            return (_commit(record["lsn"], record["nextlsn"], header_lsn),)
         return ()
+
+
+def _begin(xid: str | int, lsn: str) -> Begin:
+    return Begin(int(xid), lsn_int(lsn))
+
+
+def _commit(lsn: str, next_lsn: str, header_lsn: int) -> Commit:
+    end = lsn_int(next_lsn)
+    if end > header_lsn:
+        raise ValueError("a commit ends beyond what was sent")
+    return Commit(end, lsn_int(lsn))
 
 
 def _parse(payload: bytes | memoryview) -> Any:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.errors import DecodeError
-from relay.events import Begin, Commit, ControlRow, OutboxRow, PluginName, Poison, lsn_int, lsn_text
+from relay.events import Begin, Commit, ControlRow, Event, OutboxRow, PluginName, Poison, lsn_int, lsn_text
 from relay.pgoutput import PgOutput
 from relay.rows import UNREADABLE, control_row, outbox_row
 from relay.slot import new_decoder
@@ -81,6 +81,11 @@ def insert(conn: psycopg.Connection[Any], row: OutboxRow | ControlRow) -> None:
         )
 
 
+def untold(events: list[Event]) -> list[Event]:
+    """Return them without the time of their commit, which the tests do not choose."""
+    return [e._replace(created_at=None) if isinstance(e, OutboxRow) else e for e in events]
+
+
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(outbox=batches, control=settings_rows)
 def test_what_was_inserted_is_what_is_read(
@@ -92,7 +97,7 @@ def test_what_was_inserted_is_what_is_read(
     with admin.transaction():
         for row in rows:
             insert(admin, row)
-    assert reader.rows(len(rows)) == rows if rows else reader.mark() == []
+    assert untold(reader.rows(len(rows))) == rows if rows else reader.mark() == []
 
 
 def test_a_transaction_is_framed_by_its_ids(reader: Reader) -> None:
@@ -191,7 +196,7 @@ def test_odd_session_settings_of_the_role_change_nothing(unopened: Reader) -> No
     limits = ControlRow(9, "a", None, 1, 0.1 + 0.2, 1, paused=True)
     insert(database.admin, row)
     insert(database.admin, limits)
-    assert unopened.rows(2) == [row, limits]
+    assert untold(unopened.rows(2)) == [row, limits]
 
 
 @pytest.mark.parametrize("plugin_name", ["wal2json", "pgoutput"])
