@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from db import pool
-from db.errors import DatabaseError, translated
+from db.errors import Conflict, DatabaseError, Refused, translated
 
 
 class KeptConnection:
@@ -26,7 +26,9 @@ class KeptConnection:
 
     @contextmanager
     def connection(self) -> Generator[psycopg.Connection[Any]]:
-        """Give the connection; after a database error the next use makes a new one.
+        """Give the connection; when it may be broken the next use makes a new one.
+
+        A refusal or a conflict is an answer: whoever answers is there.
 
         Raises:
             Unavailable: the server cannot be reached.
@@ -38,8 +40,9 @@ class KeptConnection:
                     self._conn = pool.connect(self._dsn, self._application)
             try:
                 yield self._conn
-            except DatabaseError:
-                self._drop()
+            except DatabaseError as error:
+                if self._conn.closed or not isinstance(error, Refused | Conflict):
+                    self._drop()
                 raise
 
     def close(self) -> None:

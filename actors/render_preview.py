@@ -1,4 +1,7 @@
-"""The actor: claim -> render -> store the preview -> finish, each fenced; every way out is accounted for."""
+"""The actor: claim -> render -> store the preview -> finish, each fenced; every way out is accounted for.
+
+A finish is handed over (actors/finishing.py); every other end is written by the thread that rendered.
+"""
 
 import time
 from collections.abc import Callable
@@ -21,13 +24,14 @@ from actors.errors import (
     Stop,
     metric_label,
 )
+from actors.finishing import Finishes, Kept
 from actors.gate import Gate
 from actors.not_yet import Patience
 from actors.render_log import RenderLog
 from actors.running import Run, Running
 from broker.settle import Defer
 from db import claims
-from db.claims import Answer, Claim, Ended
+from db.claims import Answer, Claim, Ended, Finish
 from db.errors import Conflict, DatabaseError, Refused, translated
 from runtime import logs, metrics
 from runtime.blobs import BlobStore
@@ -60,6 +64,7 @@ class Previews:
         blobs: BlobStore,
         render_log: RenderLog,
         settings: Settings,
+        finishes: Finishes,
         give_up: Event,
     ) -> None:
         self._worker = worker
@@ -70,11 +75,12 @@ class Previews:
         self._blobs = blobs
         self._render_log = render_log
         self._settings = settings
+        self._finishes = finishes
         self._give_up = give_up
         self._patience = Patience()
 
-    def handle(self, job: UUID, dispatch_no: int) -> None:
-        """Do what the message (job, dispatch_no) asks for; a normal return consumes the message.
+    def handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
+        """Do what the message (job, dispatch_no) asks for; a normal return consumes it, unless it is kept.
 
         Raises:
             Defer: put the message back.
@@ -82,12 +88,12 @@ class Previews:
         """
         with logs.about(job=str(job), dispatch=dispatch_no, attempt=None):
             try:
-                self._handle(job, dispatch_no)
+                self._handle(job, dispatch_no, message)
             except Defer as deferred:
                 metrics.count("deferrals_total", why=deferred.why)
                 raise
 
-    def _handle(self, job: UUID, dispatch_no: int) -> None:
+    def _handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
         if self._gate.stopping:
             raise Defer(0, why="stopping")
         if self._gate.database_away:
@@ -96,6 +102,7 @@ class Previews:
         if run is None:
             metrics.count("claims_total", answer="duplicate")
             return
+        finish = None
         try:
             claim = self._claim(job, dispatch_no)
             if claim is not None:
@@ -103,9 +110,12 @@ class Previews:
                 metrics.count("attempts_total", kind=claim.kind, after=_before(claim))
                 with logs.about(**about(claim)):
                     failpoint("claim.after")
-                    self._work(run, claim)
+                    finish = self._work(run, claim)
         finally:
-            self._running.leave(run)
+            if finish is None:
+                self._running.leave(run)
+        if finish is not None:
+            self._finishes.put(run, message, finish)
 
     def _claim(self, job: UUID, dispatch_no: int) -> Claim | None:
         """Return the claim, or None when the message has nothing more to say."""
@@ -134,23 +144,21 @@ class Previews:
             raise Defer(HELD_MS, why=answer.value)
         return claimed.claim
 
-    def _work(self, run: Run, claim: Claim) -> None:
+    def _work(self, run: Run, claim: Claim) -> Finish | None:
+        """Render, and end the claim unless that went well: then return the finish."""
         try:
             with span("render", kind=claim.kind, attempt=claim.attempt):
                 artifact, size = self._produce(run, claim)
         except RenderStopped as stopped:
             if stopped.why is Stop.LOST:  # another worker has it by now: nothing to write
                 metrics.count("claims_ended_total", how="dropped", outcome=Ended.LOST.value)
-                return
+                return None
             self._end(claim, self._decide(claim, stopped))
         except Exception as error:  # noqa: BLE001 -- every error of a render ends its claim, by its class
             self._end(claim, self._decide(claim, error))
         else:
-            failpoint("finish.before")
-            with span("finish"):
-                ended = self._insist(lambda conn: claims.finish(conn, self._worker, claim, artifact, size))
-            failpoint("finish.after")
-            self._account("succeeded", ended)
+            return Finish(claim, artifact, size)
+        return None
 
     def _produce(self, run: Run, claim: Claim) -> tuple[str, int]:
         """Render and store; return the preview's digest and size."""

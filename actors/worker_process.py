@@ -20,6 +20,7 @@ from psycopg_pool import ConnectionPool
 
 from actors.child import Renderers
 from actors.errors import RendererUnavailable
+from actors.finishing import Finishes
 from actors.gate import Gate
 from actors.heartbeat import Heartbeat
 from actors.judge import Unreadable, judge
@@ -49,6 +50,9 @@ log = logs.get_logger(__name__)
 QUEUE = "previews"
 #: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
 LINK_SECONDS = 5.0
+#: So many finishes may wait for each thread: more than renders of a millisecond end during one commit, and
+#: few enough for what a killed worker costs, an attempt for each of them.
+FINISHES_PER_THREAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +62,12 @@ class _Parts:
     database: ConnectionPool[Connection[Any]]
     beats: KeptConnection
     looks: KeptConnection
+    ends: KeptConnection
     gate: Gate
     running: Running
     renderers: Renderers
     render_log: RenderLog
+    finishes: Finishes
     heartbeat: Heartbeat
     loops: Loops
     eviction: Eviction
@@ -107,6 +113,11 @@ class WorkerProcess(Middleware):
         del broker, worker
         self.parts.shutdown.begin()
 
+    def before_worker_thread_shutdown(self, broker: dramatiq.Broker, thread: object) -> None:
+        """Keep the consumer, whose messages wait for it, until every finish is written or given up."""
+        del broker, thread
+        self.parts.finishes.settle()
+
     def after_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
         """Take everything down."""
         del broker, worker
@@ -133,6 +144,7 @@ class WorkerProcess(Middleware):
         database = pool.pool(self._dsn, "oncommit worker", size=threads + 1)
         beats = KeptConnection(self._dsn, "oncommit worker heartbeat")
         looks = KeptConnection(self._dsn, "oncommit worker steward")
+        ends = KeptConnection(self._dsn, "oncommit worker")
         gate, running = Gate(broker), Running()
         limits = Limits(memory_bytes=s.render_memory_mb << 20, output_bytes=s.render_output_bytes)
         renderers = Renderers(limits)
@@ -142,6 +154,9 @@ class WorkerProcess(Middleware):
             log.exception("no renderer yet: the first jobs will try again")
         render_log = RenderLog(s.render_log, self.id)
         shutdown = Shutdown(gate, running, grace_seconds=s.shutdown_grace_seconds, goodbye=self._goodbye)
+        finishes = Finishes(
+            self.id, ends, gate, running, most=FINISHES_PER_THREAD * threads, give_up=shutdown.give_up
+        )
         previews = Previews(
             worker=self.id,
             database=database,
@@ -151,6 +166,7 @@ class WorkerProcess(Middleware):
             blobs=BlobStore(s.blobs),
             render_log=render_log,
             settings=s,
+            finishes=finishes,
             give_up=shutdown.give_up,
         )
         heartbeat = Heartbeat(self.id, beats, gate, running, threads=threads)
@@ -158,6 +174,7 @@ class WorkerProcess(Middleware):
             self.id, looks, lost_seconds=s.worker_lost_seconds, render_seconds=s.render_timeout_seconds
         )
         loops = Loops()
+        loops.start("finishes", finishes.run)
         loops.start("heartbeat", heartbeat.run)
         loops.start("steward", steward.run)
         metrics.count("worker_quarantined_total", 0, outcome="quarantined")  # so that the first one is a rise
@@ -167,10 +184,12 @@ class WorkerProcess(Middleware):
             database=database,
             beats=beats,
             looks=looks,
+            ends=ends,
             gate=gate,
             running=running,
             renderers=renderers,
             render_log=render_log,
+            finishes=finishes,
             heartbeat=heartbeat,
             loops=loops,
             eviction=eviction,
@@ -190,6 +209,7 @@ class WorkerProcess(Middleware):
             log.warning("could not say goodbye to the database: %s", error)
         parts.beats.close()
         parts.looks.close()
+        parts.ends.close()
         parts.renderers.close()
         parts.render_log.close()
         parts.database.close(timeout=1.0)
@@ -216,7 +236,9 @@ class WorkerProcess(Middleware):
     def render_preview(self, *args: Any, **kwargs: Any) -> None:
         """Handle one message; takes any arguments, so that wrong ones are judged and not raised for ever."""
         message = CurrentMessage.get_current_message()
-        message_id = message.lane_id if isinstance(message, Delivery) else ""
+        if not isinstance(message, Delivery):
+            raise TypeError("render_preview runs under a LaneBroker only")
+        message_id = message.lane_id
         try:
             job, dispatch_no = judge(message_id, args, kwargs)
         except Unreadable as reason:
@@ -226,7 +248,7 @@ class WorkerProcess(Middleware):
                 raise Defer(AWAY_MS, why="database") from error
         else:
             team = message_id.partition("|")[0]
-            parent = None if message is None else message.options.get("traceparent")
+            parent = message.options.get("traceparent")
             with (
                 logs.about(team=team),
                 tracing.span(
@@ -237,7 +259,7 @@ class WorkerProcess(Middleware):
                     dispatch=dispatch_no,
                 ),
             ):
-                self.parts.previews.handle(job, dispatch_no)
+                self.parts.previews.handle(job, dispatch_no, message)
 
     def probe(self) -> None:
         """Handle the message of a probe."""

@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from broker.delivery import Delivery, Undeliverable
 from broker.lanes import Settled, Verb
-from broker.link import Link, die
+from broker.link import Link, Parked, die
 from broker.slots import Gate, Slots
 
 #: How long one turn of the loop may wait, seconds: Dramatiq looks for its stop signal between turns.
@@ -102,7 +102,8 @@ class LaneConsumer(Consumer):
     def _take_slots(self) -> int:
         if self._slots.sharers == 1:
             # The thread that ends a message frees the slot that this waits for: its end goes with the fetch.
-            return self._slots.take(TURN_SECONDS)
+            with self.link.parked(Parked.FOR_A_SLOT):
+                return self._slots.take(TURN_SECONDS)
         # Another queue's consumer may get that slot: then the keeper has to say it.
         with self.link.parked():
             return self._slots.take(TURN_SECONDS)
@@ -141,8 +142,12 @@ class LaneConsumer(Consumer):
                 self._end(message)
 
     def _end(self, message: MessageProxy) -> None:
-        if isinstance(message, Delivery):
-            # Its own link: this consumer may be the successor of the one that fetched it.
+        if not isinstance(message, Delivery):
+            return
+        # Its own link: this consumer may be the successor of the one that fetched it.
+        if message.kept:
+            message.link.free()
+        else:
             message.link.end(message.ending())
 
     def close(self) -> None:

@@ -26,6 +26,7 @@ class Delivery(MessageProxy):
     `intent` is the number of the row that it was published from: an id may be used again, a number never.
     `finished`: None outside of a worker, False once a thread has begun it, True after a normal return
     or a skip. Whatever happens in between, only True (or None) is acknowledged.
+    `kept`: its thread is done with it, and whoever said `keep` acknowledges it, or nobody does.
     """
 
     def __init__(self, message: "Message[Any]", lane_id: str, link: "Link", intent: int) -> None:
@@ -36,6 +37,15 @@ class Delivery(MessageProxy):
         self.finished: bool | None = None
         self.verb = Verb.DEFER
         self.delay_ms = RETRY_MS
+        self.kept = False
+
+    def keep(self) -> None:
+        """Let the message stay in flight when its actor returns: the thread is free, the message is not."""
+        self.kept = True
+
+    def acknowledge(self) -> None:
+        """End a message that was kept, from any thread."""
+        self.link.end(Settled(self.lane_id, Verb.ACK), frees=False)
 
     def defer(self, verb: Verb, delay_ms: int) -> None:
         """Let the message come back: it is rejected, and `verb` says how."""

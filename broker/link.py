@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from enum import Enum
 from uuid import uuid4
 
 from redis.exceptions import RedisError
@@ -36,6 +37,14 @@ def die(reason: str) -> None:
         os._exit(EXIT_DEAD_THREAD)
 
 
+class Parked(Enum):
+    """What the consumer waits for, when it is not about to fetch."""
+
+    NO = 0
+    FOR_A_SLOT = 1  # a fetch is near as soon as a thread is free
+    FOR_WORK = 2
+
+
 class Link:
     """One consumer of one queue. `watch` is called with every beat, to look after other threads."""
 
@@ -54,7 +63,8 @@ class Link:
         self._changed = threading.Condition()  # guards what follows
         self._held: dict[str, int] = {}  # -> intent
         self._unsaid: dict[str, tuple[Settled, int]] = {}
-        self._parked = False
+        self._parked = Parked.NO
+        self._pressing = False  # something unsaid came without a free thread, so that no fetch follows it
         self._leaving = False
         self._doubtful = False  # a call failed: Redis may believe something else
         self._keeper = threading.Thread(target=self._keep, name=f"keeper({queue})", daemon=True)
@@ -63,14 +73,23 @@ class Link:
 
     # What the worker threads do -----------------------------------------------------------------
 
-    def end(self, ending: Settled) -> None:
-        """Note that a delivery is over; Redis hears of it with the next fetch, or at once if none is near."""
+    def end(self, ending: Settled, *, frees: bool = True) -> None:
+        """Note that a delivery is over; Redis hears of it with the next fetch, or at once if none is near.
+
+        `frees`: a thread is free by that; False when `free` said so, or will.
+        """
         with self._changed:
             if ending.message_id not in self._held:
                 return
             self._unsaid[ending.message_id] = ending, self._held.pop(ending.message_id)
-            if self._parked or self._leaving:
+            self._pressing = self._pressing or not frees
+            if self._has_to_act():
                 self._changed.notify()
+        if frees:
+            self._slots.give(1)
+
+    def free(self) -> None:
+        """Note that a thread is free though its message stays in flight."""
         self._slots.give(1)
 
     def held_ids(self) -> frozenset[str]:
@@ -109,16 +128,16 @@ class Link:
                 raise
 
     @contextmanager
-    def parked(self) -> Generator[None]:
-        """While in here, no fetch is near: the keeper says what is unsaid."""
+    def parked(self, why: Parked = Parked.FOR_WORK) -> Generator[None]:
+        """While in here, the keeper says what is unsaid; for a slot: only what no free thread came with."""
         with self._changed:
-            self._parked = True
-            if self._unsaid:
+            self._parked = why
+            if self._has_to_act():
                 self._changed.notify()
         try:
             yield
         finally:
-            self._parked = False
+            self._parked = Parked.NO
 
     def leave(self) -> None:
         """Go as soon as nothing is held; at once, giving everything back, when the process drains."""
@@ -167,6 +186,8 @@ class Link:
             unsaid = self._unsaid.get(ending.message_id)
             if unsaid is not None and unsaid[0] is ending:
                 del self._unsaid[ending.message_id]
+        if not self._unsaid:
+            self._pressing = False
 
     def _say_held(self) -> None:
         with self._changed:
@@ -209,7 +230,13 @@ class Link:
     def _has_to_act(self) -> bool:
         if self._leaving and (not self._held or self.gate.draining):
             return True
-        return bool(self._unsaid) and (self._parked or self._leaving)
+        if not self._unsaid:
+            return False
+        return (
+            self._leaving
+            or self._parked is Parked.FOR_WORK
+            or (self._pressing and self._parked is not Parked.NO)
+        )
 
     def _go(self) -> None:
         self._slots.sharers -= 1

@@ -1,6 +1,6 @@
-"""Claims: one worker takes a dispatch, and ends it once. The functions are 30_claim.sql and 40_settle.sql."""
+"""Claims: one worker takes a dispatch, and ends it once. The functions are db/functions/30 to 41."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -85,11 +85,15 @@ def claim(conn: Connection[Any], worker: UUID, wanted: Sequence[tuple[UUID, int]
 
 
 class Ended(StrEnum):
-    """Whether an end took: now, before (its reply was lost), or not at all (the claim was lost)."""
+    """Whether an end took: now, before (its reply was lost), or not at all (the claim was lost).
+
+    BUSY: not yet; somebody has the job's row at this moment, and only `finish_each` waits for nobody.
+    """
 
     DONE = "done"
     ALREADY = "already"
     LOST = "lost"
+    BUSY = "busy"
 
 
 FINISH = """
@@ -109,6 +113,40 @@ def finish(conn: Connection[Any], worker: UUID, c: Claim, artifact: str, size: i
             FINISH, [worker, [c.job], [c.dispatch_no], [c.attempt], [artifact], [size]]
         ).fetchone()
     return _ended(row)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A render that succeeded: its claim, and the preview's `sha256:` digest and size in bytes."""
+
+    claim: Claim
+    artifact: str
+    size: int
+
+
+FINISH_EACH = """
+SELECT outcome FROM finish_each(%s::uuid, %s::uuid[], %s::int[], %s::int[], %s::text[], %s::bigint[])
+"""
+
+
+def finish_each(conn: Connection[Any], worker: UUID, finishes: Sequence[Finish]) -> list[Ended]:
+    """End these claims of different jobs in one commit; return each one's outcome, in their order.
+
+    Raises:
+        Unavailable, Conflict, Refused: see db.errors; whose fault it is, is not known, and repeating is safe.
+
+    """
+    values = [
+        worker,
+        _array(f.claim.job for f in finishes),
+        _array(f.claim.dispatch_no for f in finishes),
+        _array(f.claim.attempt for f in finishes),
+        _array(f.artifact for f in finishes),
+        _array(f.size for f in finishes),
+    ]
+    with translated(), conn.transaction():
+        rows = conn.execute(FINISH_EACH, values).fetchall()
+    return [Ended(outcome) for (outcome,) in rows]
 
 
 class How(StrEnum):
@@ -163,6 +201,11 @@ def end(
             ],
         ).fetchone()
     return _ended(row)
+
+
+def _array(values: Iterable[UUID | int | str]) -> str:
+    """Return an array as PostgreSQL reads it; no value may need quotes. The driver takes 3 times as long."""
+    return f"{{{','.join(map(str, values))}}}"
 
 
 def _ended(row: tuple[Any, ...] | None) -> Ended:

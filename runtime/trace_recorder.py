@@ -106,6 +106,10 @@ class OpenTelemetry:
         )
         span.end()
 
+    def here(self) -> str:
+        """Return the header that names the open span."""
+        return _Span(trace.get_current_span()).traceparent
+
     def shutdown(self) -> None:
         """Send what was not sent yet."""
         self._provider.shutdown()

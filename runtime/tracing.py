@@ -40,6 +40,10 @@ class Recorder(Protocol):
     def past(self, name: str, traceparent: str, begun_ns: int, attributes: dict[str, Attribute]) -> None:
         """Record a span that ends now."""
 
+    def here(self) -> str:
+        """Return the header that names the open span."""
+        ...
+
     def shutdown(self) -> None:
         """Send what was not sent yet."""
 
@@ -91,6 +95,17 @@ def span(name: str, traceparent: str | None = None, **attributes: Attribute) -> 
         return
     with _recorder.span(name, traceparent, attributes) as here:
         yield here
+
+
+def here() -> str | None:
+    """Return what names the open span, for what will end in another thread; None when nothing is recorded."""
+    return None if _recorder is None else _recorder.here()
+
+
+def past(name: str, traceparent: str | None, begun_ns: int, **attributes: Attribute) -> None:
+    """Record what began at `begun_ns` of the wall clock and ends now, as a child of `traceparent`."""
+    if _recorder is not None and traceparent is not None:
+        _recorder.past(name, traceparent, begun_ns, attributes)
 
 
 def published(bodies: list[bytes], begun_ns: int) -> None:

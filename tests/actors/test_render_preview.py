@@ -6,18 +6,20 @@ import os
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import patch
 from uuid import UUID, uuid4
 
 import pytest
 
-from actors import render_preview
+from actors import finishing, render_preview
 from actors.child import Renderers
 from actors.errors import Stop
+from actors.finishing import Finishes
 from actors.gate import Gate
 from actors.judge import Unreadable, judge
+from actors.kept_connection import KeptConnection
 from actors.render_log import RenderLog
 from actors.render_preview import Previews
 from actors.renderer import Limits
@@ -43,8 +45,21 @@ class Broker:
         pass
 
 
+class Message:
+    """A message in flight: `said` is what the actor has told it."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def keep(self) -> None:
+        self.said.append("kept")
+
+    def acknowledge(self) -> None:
+        self.said.append("acknowledged")
+
+
 class Actor:
-    """A worker process without Dramatiq, and without the threads beside the work."""
+    """A worker process without Dramatiq; of the threads beside the work it has only the one that finishes."""
 
     def __init__(self, dsn: str, folder: Path) -> None:
         self.id = uuid4()
@@ -57,6 +72,11 @@ class Actor:
         self.log_path = folder / "renders.jsonl"
         self.log = RenderLog(self.log_path, self.id)
         self.give_up = Event()
+        self.ends = KeptConnection(dsn, "test finishes")
+        self.finishes = Finishes(self.id, self.ends, self.gate, self.running, most=4, give_up=self.give_up)
+        self.stopped = Event()
+        self.finisher = Thread(target=self.finishes.run, args=[self.stopped])
+        self.finisher.start()
         self.previews = Previews(
             worker=self.id,
             database=self.database,
@@ -66,12 +86,20 @@ class Actor:
             blobs=self.blobs,
             render_log=self.log,
             settings=Settings(backoff_base_ms=1, render_timeout_seconds=10),
+            finishes=self.finishes,
             give_up=self.give_up,
         )
 
+    def handle(self, job: UUID, number: int = 1) -> list[str]:
+        """Handle a message, wait until its end is written, and return what it was told."""
+        message = Message()
+        self.previews.handle(job, number, message)
+        self.finishes.settle()
+        return message.said
+
     def deferred(self, job: UUID, number: int = 1) -> Defer:
         with pytest.raises(Defer) as caught:
-            self.previews.handle(job, number)
+            self.previews.handle(job, number, Message())
         assert self.running.all() == []
         return caught.value
 
@@ -80,6 +108,9 @@ class Actor:
         return sum(line["phase"] == "start" for line in lines)
 
     def close(self) -> None:
+        self.stopped.set()
+        self.finisher.join()
+        self.ends.close()
         self.renderers.close()
         self.log.close()
         self.database.close()
@@ -101,11 +132,11 @@ def test_a_message_that_comes_before_its_row_waits_longer_each_time(actor: Actor
 
 def test_a_stale_a_finished_and_anothers_message_are_consumed(actor: Actor, bench: Bench) -> None:
     (job, other) = bench.accept(2)
-    actor.previews.handle(job, 1)
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
+    actor.handle(job, 1)
     with actor.database.connection() as conn:
         claims.claim(conn, uuid4(), [(other, 1)])
-    actor.previews.handle(other, 1)
+    actor.handle(other, 1)
     bench.cancel(other)
     bench.replay(other)
     assert bench.types(job) == ["accepted", "claimed", "succeeded"]
@@ -163,10 +194,10 @@ def test_a_full_disk_is_released_and_spends_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(actor.blobs, "put_bytes", full)
         for number in (1, 2, 3):
-            actor.previews.handle(job, number)
+            actor.handle(job, number)
     assert bench.row(job).attempt == 0
     assert bench.row(job).error_class == "ArtifactNotStored"
-    actor.previews.handle(job, 4)
+    actor.handle(job, 4)
     assert bench.status(job) == "succeeded"
     bench.check()
 
@@ -176,7 +207,7 @@ def test_a_document_that_is_not_there_is_released(actor: Actor, bench: Bench) ->
     row = bench.admin.execute("SELECT document FROM jobs WHERE id = %s", [job]).fetchone()
     assert row is not None
     bench.blobs.path(row[0]).unlink()
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
     assert bench.types(job) == ["accepted", "claimed", "released"]
     assert bench.row(job).error_class == "DocumentMissing"
     assert not actor.log_path.read_text(), "nothing was rendered"
@@ -191,16 +222,17 @@ def test_an_end_whose_reply_was_lost_is_repeated_until_it_is_known(
 
     def losing(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            calls.append(real(*args, **kwargs))
+            answer = real(*args, **kwargs)
+            calls.extend(answer if isinstance(answer, list) else [answer])
             if len(calls) < 3:
                 raise Unavailable("the reply was lost")
-            return calls[-1]
+            return answer
 
         return call
 
-    monkeypatch.setattr(claims, "finish", losing(claims.finish))
+    monkeypatch.setattr(claims, "finish_each", losing(claims.finish_each))
     monkeypatch.setattr(claims, "end", losing(claims.end))
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
     assert calls == ["done", "already", "already"]
     assert bench.status(job) == ("dead" if simulate else "succeeded")
     assert actor.gate.database_away, "closed until the next heartbeat"
@@ -220,19 +252,21 @@ def test_an_end_that_is_refused_is_kept_until_it_takes(
             if not answers:
                 bench.admin.execute("ALTER TABLE outbox RENAME TO aside")
             try:
-                answers.append(real(*args, **kwargs))
+                answer = real(*args, **kwargs)
             except Refused as refused:
                 answers.append(refused)
                 bench.admin.execute("ALTER TABLE aside RENAME TO outbox")
                 raise
-            return answers[-1]
+            answers.extend(answer if isinstance(answer, list) else [answer])
+            return answer
 
         return call
 
-    monkeypatch.setattr(claims, "finish", without_its_table(claims.finish))
+    monkeypatch.setattr(claims, "finish_each", without_its_table(claims.finish_each))
     monkeypatch.setattr(claims, "end", without_its_table(claims.end))
     monkeypatch.setattr(render_preview, "REFUSED_MS", 10)
-    actor.previews.handle(job, 1)
+    monkeypatch.setattr(finishing, "REFUSED_SECONDS", 0.01)
+    actor.handle(job, 1)
     assert [str(answer) for answer in answers] == ["42P01 UndefinedTable", "done"]
     assert bench.status(job) == ("dead" if simulate else "succeeded")
     assert actor.starts() == 1
@@ -248,8 +282,8 @@ def test_an_end_that_cannot_be_written_is_given_up_when_the_process_must_go(
         actor.give_up.set()
         raise Unavailable("away")
 
-    monkeypatch.setattr(claims, "finish", away)
-    actor.previews.handle(job, 1)
+    monkeypatch.setattr(claims, "finish_each", away)
+    assert actor.handle(job, 1) == ["kept"]
     assert bench.status(job) == "processing", "the steward of another process rescues it"
     assert actor.running.all() == []
 
@@ -267,10 +301,10 @@ def test_a_message_that_comes_twice_at_once_runs_once(actor: Actor, bench: Bench
     (job,) = bench.accept()
     run = actor.running.enter(job, 1)
     assert run is not None
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
     assert bench.types(job) == ["accepted"]
     actor.running.leave(run)
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
     assert bench.status(job) == "succeeded"
 
 
@@ -285,7 +319,7 @@ def test_a_stop_between_claim_and_render_starts_nothing(
         return take()
 
     monkeypatch.setattr(actor.renderers, "take", stopping)
-    actor.previews.handle(job, 1)
+    actor.handle(job, 1)
     assert (bench.types(job)[-1], bench.row(job).attempt) == ("released", 0)
     assert not actor.log_path.read_text()
 

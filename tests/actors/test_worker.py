@@ -12,7 +12,7 @@ import pytest
 
 from support.bench import Bench, terminate_backends
 from support.kinds import kinds
-from support.processes import Processes, Running
+from support.processes import Processes
 from support.valkey import Valkey
 from support.waiting import always, eventually
 
@@ -22,14 +22,6 @@ pytestmark = pytest.mark.parametrize("session_server", kinds()[0][:1], indirect=
 
 def starts(whole: Processes, job: Any = None) -> int:
     return sum(r["phase"] == "start" and job in {None, r["job"]} for r in whole.renders())
-
-
-def worker_pid(worker: Running) -> int:
-    """The worker process below dramatiq's main process."""
-    for child in psutil.Process(worker.pid).children():
-        if "multiprocessing" not in " ".join(child.cmdline()):
-            return int(child.pid)
-    pytest.fail("no worker process")
 
 
 def rendering(bench: Bench, whole: Processes, job: Any) -> None:
@@ -186,7 +178,7 @@ def test_a_frozen_worker_that_wakes_changes_nothing(bench: Bench, whole: Process
     first = whole.worker(threads=1, ONCOMMIT_WORKER_LOST_SECONDS="2")
     (job,) = bench.accept(max_attempts=2, sleep_ms=1000)
     rendering(bench, whole, job)
-    frozen = worker_pid(first)
+    frozen = first.worker_pid
     os.kill(frozen, signal.SIGSTOP)
     whole.worker(threads=1, ONCOMMIT_WORKER_LOST_SECONDS="2")
     assert bench.settled() == {"succeeded": 1}
@@ -202,7 +194,7 @@ def test_database_away_for_a_while_costs_no_attempt_and_no_worker(
     bench: Bench, whole: Processes, database: Any
 ) -> None:
     worker = whole.worker(threads=2, ONCOMMIT_WORKER_LOST_SECONDS="2")
-    pid = worker_pid(worker)
+    pid = worker.worker_pid
     jobs = bench.accept(2, max_attempts=1, sleep_ms=1000)
     for job in jobs:
         rendering(bench, whole, job)
@@ -214,7 +206,7 @@ def test_database_away_for_a_while_costs_no_attempt_and_no_worker(
     assert bench.settled(jobs) == {"succeeded": 2}
     assert starts(whole) == 2
     eventually(lambda: worker.get("/readyz") == 200)
-    assert worker_pid(worker) == pid
+    assert worker.worker_pid == pid
 
 
 def test_sessions_cut_under_load_lose_nothing(bench: Bench, whole: Processes) -> None:

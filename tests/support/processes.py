@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ops.ending import Manner
@@ -43,6 +44,14 @@ class Running:
     @property
     def pid(self) -> int:
         return self.process.pid
+
+    @property
+    def worker_pid(self) -> int:
+        """The worker process below dramatiq's main process."""
+        for child in psutil.Process(self.pid).children():
+            if "multiprocessing" not in " ".join(child.cmdline()):
+                return int(child.pid)
+        pytest.fail("no worker process")
 
     @property
     def returncode(self) -> int | None:

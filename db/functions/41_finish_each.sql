@@ -1,0 +1,53 @@
+-- Finish of renders that ended together: each fenced like one of finish_jobs (40_settle.sql), all in one
+-- statement and one commit.
+--
+-- Returns a row for each, `n` counting from 1 in the order of the arrays; the outcomes are those of finish_jobs.
+-- `busy`: somebody has the job's row at this moment (a cancel, a rescue), and nothing was done about it. Nobody
+-- waits for a row: what is held up keeps only its own job, and two calls cannot deadlock over theirs.
+CREATE OR REPLACE FUNCTION finish_each(
+  p_worker uuid, p_jobs uuid[], p_dispatch_nos int[], p_attempts int[], p_artifacts text[], p_sizes bigint[]
+) RETURNS TABLE (n bigint, outcome text)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp
+-- One plan a session, and one that stays right while the tables grow: see finish_jobs.
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+#variable_conflict use_column
+DECLARE
+  v_mine uuid[];
+BEGIN
+  PERFORM need_read_committed();
+  -- A statement of its own: the next one's snapshot has whatever the rows' previous holders committed.
+  SELECT coalesce(array_agg(k.id), '{}') INTO v_mine
+    FROM (SELECT j.id FROM jobs j WHERE j.id = ANY (p_jobs) FOR NO KEY UPDATE SKIP LOCKED) k;
+  RETURN QUERY
+  WITH input AS (
+    SELECT u.*, u.job = ANY (v_mine) AS mine
+      FROM unnest(p_jobs, p_dispatch_nos, p_attempts, p_artifacts, p_sizes) WITH ORDINALITY
+        AS u(job, dispatch_no, attempt, artifact, size, n)
+  ), done AS (
+    UPDATE jobs j SET status = 'succeeded', artifact = i.artifact, artifact_size = i.size, worker = NULL,
+           claimed_at = NULL, error_class = NULL, finished_at = clock_timestamp(),
+           updated_at = clock_timestamp(), version = j.version + 1
+      FROM input i
+     WHERE i.mine AND j.id = i.job AND j.status = 'processing' AND j.dispatch_no = i.dispatch_no
+       AND j.attempt = i.attempt AND j.worker = p_worker
+    RETURNING j.id, j.team, j.dispatch_no, j.attempt, j.version, j.finished_at, j.artifact, j.artifact_size
+  ), told AS (
+    INSERT INTO job_events (job, seq, type, at, who, data)
+    SELECT d.id, d.version, 'succeeded', d.finished_at, 'worker:' || p_worker,
+           jsonb_build_object('dispatch_no', d.dispatch_no, 'attempt', d.attempt, 'worker', p_worker,
+                              'artifact', d.artifact, 'artifact_size', d.artifact_size)
+      FROM done d
+  ), consumed AS (
+    DELETE FROM outbox o USING done d WHERE o.message_id = preview_message_id(d.team, d.id, d.dispatch_no)
+  )
+  SELECT i.n,
+         CASE WHEN d.id IS NOT NULL AND d.dispatch_no = i.dispatch_no AND d.attempt = i.attempt THEN 'done'
+              WHEN NOT i.mine AND EXISTS (SELECT FROM jobs j WHERE j.id = i.job) THEN 'busy'
+              WHEN EXISTS (SELECT FROM job_events e WHERE e.job = i.job AND e.type = 'succeeded'
+                AND e.data @> jsonb_build_object('dispatch_no', i.dispatch_no, 'attempt', i.attempt, 'worker', p_worker))
+              THEN 'already'
+              ELSE 'lost' END
+    FROM input i
+    LEFT JOIN done d ON d.id = i.job
+   ORDER BY i.n;
+END $$;
