@@ -79,7 +79,9 @@ def connect(dsn: str, application: str) -> Connection[Any]:
         psycopg.OperationalError: the server is away or refuses.
 
     """
-    return psycopg.connect(with_options(dsn, application), **ALWAYS)
+    conn: Connection[Any] = psycopg.connect(with_options(dsn, application), **ALWAYS)
+    _configure(conn)
+    return conn
 
 
 def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> ConnectionPool[Connection[Any]]:
