@@ -164,11 +164,11 @@ def test_a_worker_without_a_free_descriptor_releases_and_spends_nothing(actor: A
     os.close(lowest)
     resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
     try:
-        actor.previews.handle(job, 1)
+        actor.handle(job, 1)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert (bench.row(job).status, bench.row(job).attempt) == ("queued", 0)
-    actor.previews.handle(job, 2)
+    actor.handle(job, 2)
     assert bench.status(job) == "succeeded"
     bench.check()
 
@@ -177,7 +177,7 @@ def test_a_render_log_that_takes_no_lines_stops_no_render(actor: Actor, bench: B
     (job,) = bench.accept(max_attempts=1)
     full = RenderLog(Path("/dev/full"), actor.id)
     with patch.object(actor.previews, "_render_log", full):
-        actor.previews.handle(job, 1)
+        actor.handle(job, 1)
     full.close()
     assert bench.status(job) == "succeeded"
     bench.check()
