@@ -762,21 +762,13 @@ local function put_one(q, id, ms, value)
   return what, true
 end
 
--- Rows (id, value) whose ids Redis does not know: one command for all bodies, one for each lane.
+-- Rows (id, value) whose ids Redis does not know: one command for all bodies. Each is put into its lane by itself,
+-- so that a message costs as many commands whether a burst is of one team's or of a thousand teams'.
 local function put_new(q, rows)
-  local lanes = {}
   for i = 1, #rows, 2 do
     local lane = lane_of(rows[i])
-    local scored = lanes[lane]
-    if not scored then
-      scored = {}
-      lanes[lane] = scored
-      arrive(q, lane)
-    end
-    scored[#scored + 1], scored[#scored + 2] = string.match(rows[i + 1], '^%d+'), rows[i]
-  end
-  for lane, scored in pairs(lanes) do
-    call('ZADD', q.lane .. lane, unpack(scored))
+    arrive(q, lane)
+    call('ZADD', q.lane .. lane, string.match(rows[i + 1], '^%d+'), rows[i])
   end
   call('HSET', q.messages, unpack(rows))
 end
