@@ -7,7 +7,6 @@ inside COPY; the client answers with `r` (status). Nothing here knows tables or 
 import logging
 import struct
 import time
-from functools import partial
 from typing import Final, NamedTuple, Self
 
 import psycopg
@@ -45,10 +44,6 @@ class Frame(NamedTuple):
 
     lsn: int
     payload: bytes
-
-
-# What `Frame(lsn, payload)` does, without a function in Python around it.
-_frame: Final = partial(tuple.__new__, Frame)
 
 
 class ReplicationStream:
@@ -239,7 +234,7 @@ class ReplicationStream:
                 lsn, wal_end, _ = _DATA.unpack_from(data, 1)
                 if wal_end > self.received or lsn > self.received:
                     self.received = max(lsn, wal_end)
-                frames.append(_frame((lsn, bytes(data[_DATA_START:]))))
+                frames.append(Frame(lsn, bytes(data[_DATA_START:])))
                 size += count
             elif kind == _K:
                 wal_end, _, reply = _KEEPALIVE.unpack_from(data, 1)

@@ -7,7 +7,6 @@ looks different in any way, well-formed or not, is `None` here, and the decoders
 import re
 import struct
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import orjson
@@ -16,8 +15,6 @@ from relay.events import OutboxRow
 from relay.rows import BODY_BYTES, LANE, MESSAGE_ID_CHARS, QUEUE
 
 _COLUMNS: Final = ("id", "message_id", "queue", "lane", "priority", "not_before", "body", "created_at")
-# What `OutboxRow(…)` does, without a function in Python around it.
-_row: Final = partial(tuple.__new__, OutboxRow)
 # Any number of so few digits is a bigint.
 _DIGITS: Final = 18
 
@@ -71,7 +68,7 @@ def record(text: str) -> OutboxRow | None:
         return None
     if not isinstance(body, str) or len(body.encode()) not in BODY_BYTES:
         return None
-    return _row((int(number), message_id, queue, lane, int(priority), None, body, None))
+    return OutboxRow(int(number), message_id, queue, lane, int(priority), None, body, None)
 
 
 class Inserts:
@@ -115,7 +112,7 @@ class Inserts:
             queue_ends = name_ends + _HEAD + message[name_ends + _HEAD - 1]
             middle_ends = queue_ends + _HEAD + message[queue_ends + _HEAD - 1] + _AFTER_LANE
             lane_bar, queue, lane, priority = self._middles[message[name_ends:middle_ends]]
-            (size,) = _LOWER_SIZE.unpack_from(message, middle_ends)
+            size: int = _LOWER_SIZE.unpack_from(message, middle_ends)[0]
             body_at = middle_ends + _LOWER_SIZE.size
             body_ends = body_at + size
             ends = body_ends + _HEAD + message[body_ends + _HEAD - 1]
@@ -133,4 +130,4 @@ class Inserts:
         ):
             return None
         body = message[body_at:body_ends].decode()
-        return _row((int(number), name.decode(), queue, lane, priority, None, body, None))
+        return OutboxRow(int(number), name.decode(), queue, lane, priority, None, body, None)
