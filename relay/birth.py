@@ -104,7 +104,13 @@ def _limit(conn: Connection, seconds: float) -> None:
     conn.execute(LIMIT, [f"{max(1, round(seconds * 1000))}ms"])
 
 
-MAY_REPLICATE = "SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user"
+# As in db/catalog.py: Amazon's RDS gives no role the attribute.
+MAY_REPLICATE = """
+SELECT r.rolreplication OR r.rolsuper
+         OR EXISTS (SELECT FROM pg_roles g
+                     WHERE g.rolname = 'rds_replication' AND pg_has_role(g.oid, 'MEMBER'))
+  FROM pg_roles r WHERE r.rolname = current_user
+"""
 
 
 @contextmanager

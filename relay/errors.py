@@ -11,7 +11,7 @@
     |-- PublicationMissing   pgoutput has nothing to stream
     |-- PluginMissing        the server has no such library
     |-- PluginForbidden      the server has it, and does not allow it
-    |-- ReplicationRefused   role, wal_level or limits do not permit a logical stream
+    |-- ReplicationRefused   no logical stream is permitted, or its connection is refused
     `-- DecodeError          a frame that is not what the plugin's protocol says
 
 Each message says what to do about it.

@@ -35,6 +35,8 @@ log = get_logger(__name__)
 
 #: How often a stream is asked for while there is none, and the length of a turn meanwhile.
 STREAM_RETRY_SECONDS: Final = 3.0
+#: Tries take a fifth of the time at most: the rest is for polling.
+RETRY_SHARE: Final = 4.0
 TURN_SECONDS: Final = 0.05
 #: Between looks at the slot and the publication.
 INSPECT_SECONDS: Final = 5.0
@@ -102,8 +104,12 @@ class Reign:
     # -- the stream
 
     def _attach(self, start: int) -> None:
-        self._stream_at = time.monotonic() + STREAM_RETRY_SECONDS
+        began = time.monotonic()
+        self._stream_at = began + STREAM_RETRY_SECONDS
         stream = self._source.attach(start)
+        # An address that does not answer holds a try up for seconds, and nothing is polled meanwhile.
+        now = time.monotonic()
+        self._stream_at = now + max(STREAM_RETRY_SECONDS, RETRY_SHARE * (now - began))
         if stream is None:
             return
         self._intake = Intake(self._source.decoder)

@@ -7,6 +7,8 @@ from psycopg import Connection
 
 from relay import publication, slot
 from relay.errors import (
+    PluginForbidden,
+    PluginMissing,
     PublicationMissing,
     ReplicationRefused,
     ServerAway,
@@ -20,19 +22,21 @@ from relay.errors import (
 from relay.events import Decoder, PluginName, lsn_int, lsn_text
 from relay.stream import ReplicationStream
 from runtime import metrics
-from runtime.logs import get_logger
+from runtime.logs import get_logger, redact
 from runtime.settings import Settings
 
 log = get_logger(__name__)
 
-#: A relay that froze or whose machine vanished gives the slot up after this, seconds. Our own calls
-#: to Redis and PostgreSQL time out within half of it.
+#: A relay that froze or whose machine vanished gives the slot up after this, seconds. Our own calls end
+#: before that: Redis' after 2 s, PostgreSQL's after 8 s.
 WAL_SENDER_TIMEOUT: Final = 10.0
 PLUGINS: Final[tuple[PluginName, ...]] = ("wal2json", "pgoutput")
 #: Making a slot waits for open write transactions, and polling waits meanwhile: dispatch within 2 s.
 CREATE_SECONDS: Final = 0.5
 #: What leaves dispatch to polling instead of ending the reign.
-_NO_STREAM = (SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotForeign)
+_NO_STREAM = (
+    SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotForeign, PluginForbidden, PluginMissing,
+)  # fmt: skip
 #: The slot went away between looking and attaching: once more makes a new one.
 _VANISHED = (SlotMissing, SlotInvalidated, SlotWrongPlugin)
 
@@ -66,7 +70,7 @@ class Source:
 
         Raises:
             SlotBusy: another relay has it, or polls already.
-            ServerAway, StreamError, DatabaseError: begin anew.
+            StreamError, DatabaseError: begin anew; so does ServerAway, where nothing else is served either.
 
         """
         try:
@@ -84,9 +88,11 @@ class Source:
             # Without a stream the slot is no lock between relays: this one is, while the reign lasts.
             slot.lock_polling(self._conn, self.slot, again=self._polling)
             self._polling = True
-            if self.reason != str(error):
-                log.error("relay.no_stream", reason=str(error), kind=type(error).__name__)  # noqa: TRY400
-            self.reason = str(error)
+            # It is shown by the health page, and libpq quotes what it could not read of a connection string.
+            reason = redact(str(error))
+            if self.reason != reason:
+                log.error("relay.no_stream", reason=reason, kind=type(error).__name__)  # noqa: TRY400
+            self.reason = reason
             metrics.gauge("relay_streaming", 0)
             return None
         self.reason = "ok"

@@ -1,5 +1,7 @@
 """What a stream needs is refused while everything else is served: dispatch goes on."""
 
+import re
+import socket
 from contextlib import suppress
 from typing import Any
 from uuid import uuid4
@@ -28,10 +30,10 @@ def admin(database: Database) -> psycopg.Connection:
     return database.admin
 
 
-def comes_to_redis(admin: psycopg.Connection, valkey: Valkey) -> None:
+def comes_to_redis(admin: psycopg.Connection, valkey: Valkey, *, within: float = 15) -> None:
     (message_id,) = admin.execute(INTENT).fetchone() or ("",)
     client: Any = valkey.client
-    eventually(lambda: client.hexists("oncommit:previews:messages", message_id), timeout=15)
+    eventually(lambda: client.hexists("oncommit:previews:messages", message_id), timeout=within)
 
 
 def test_the_last_slot_may_be_the_relays_own(
@@ -59,3 +61,33 @@ def test_without_a_replication_connection_dispatch_polls(
     comes_to_redis(admin, valkey)
     assert '"role":"polling"' in relay.page("/readyz").replace(" ", "")
     assert "password authentication failed" in relay.log_text()
+
+
+def test_where_the_streams_address_does_not_answer_dispatch_polls_most_of_the_time(
+    admin: psycopg.Connection, database: Database, processes: Processes, valkey: Valkey
+) -> None:
+    processes.relay().stop()
+    with socket.create_server(("127.0.0.1", 0)) as hole:  # who connects here hears nothing
+        port = hole.getsockname()[1]
+        deaf = re.sub(r"@[^/]+/", f"@127.0.0.1:{port}/", database.url("relay"))
+        processes.relay(ready=False, ONCOMMIT_REPLICATION_URL=deaf).wait_log("relay.no_stream", timeout=30)
+        for _ in range(3):  # one try of 5 s may be in between, and no second one
+            comes_to_redis(admin, valkey, within=10)
+
+
+@pytest.mark.parametrize("session_server", ["embedded"], indirect=True)
+def test_without_the_plugin_that_is_wished_for_dispatch_polls(
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey
+) -> None:
+    relay = processes.relay(ready=False, ONCOMMIT_DECODER="wal2json")  # the wheel's server has it not
+    relay.wait_log("relay.no_stream", timeout=30)
+    assert '"kind":"Plugin' in relay.log_text()
+    comes_to_redis(admin, valkey)
+
+
+def test_the_health_page_does_not_tell_a_mistyped_connection_string(processes: Processes) -> None:
+    secret = "hunter2hunter2"
+    relay = processes.relay(ready=False, ONCOMMIT_REPLICATION_URL=f"postgres:://relay:{secret}@db/x")
+    relay.wait_log("relay.no_stream", timeout=30)
+    assert '"role":"polling"' in relay.page("/readyz").replace(" ", "")
+    assert secret not in relay.page("/readyz") + relay.log_text()
