@@ -94,6 +94,7 @@ class Finishes:
         self._fresh: deque[_Waiting] = deque()
         self._kept: list[_Waiting] = []
         self._unwritten = 0
+        self._hopeless = False  # of the thread that writes: it gives up, and the database is away
 
     # What the worker threads do -------------------------------------------------------------------
 
@@ -142,25 +143,19 @@ class Finishes:
 
     def _write(self, group: Sequence[_Waiting]) -> None:
         """Write a group, and tell each its outcome."""
+        if self._hopeless:  # another try takes seconds, and a process that must go has few
+            for one in group:
+                self._over(one, None)
+            return
         failpoint("finish.before")
         try:
             with self._database.connection() as conn:
                 outcomes = claims.finish_each(conn, self._worker, [one.finish for one in group])
         except (Refused, Conflict) as error:
-            if len(group) > 1:
-                for one in group:
-                    self._write([one])
-            elif isinstance(error, Conflict):
-                log.info("conflict while finishing: again", **about(group[0].finish.claim))
-                self._again(group)
-            else:
-                log.exception(
-                    "a finish was refused: it is kept and tried again", **about(group[0].finish.claim)
-                )
-                group[0].alone = True
-                self._again(group, REFUSED_SECONDS)
+            self._refused(group, error)
         except DatabaseError as error:
             self._gate.away()
+            self._hopeless = self._give_up.is_set()
             log.warning("finishes wait for the database: %s", error, waiting=len(group))
             self._again(group)
         else:
@@ -169,6 +164,23 @@ class Finishes:
             for one, ended in zip(group, outcomes, strict=True):
                 if ended is not Ended.BUSY:
                     self._over(one, ended)
+
+    def _refused(self, group: Sequence[_Waiting], error: Refused | Conflict) -> None:
+        """Try each alone; whom that leaves is the one to blame."""
+        if len(group) > 1:
+            for one in group:
+                self._write([one])
+        elif isinstance(error, Conflict):
+            log.info("conflict while finishing: again", **about(group[0].finish.claim))
+            self._again(group)
+        else:
+            log.error(
+                "a finish was refused: it is kept and tried again",
+                exc_info=error,
+                **about(group[0].finish.claim),
+            )
+            group[0].alone = True
+            self._again(group, REFUSED_SECONDS)
 
     def _again(self, group: Sequence[_Waiting], pause: float | None = None) -> None:
         """Keep these, unless the process must go."""

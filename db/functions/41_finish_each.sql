@@ -2,8 +2,8 @@
 -- statement and one commit.
 --
 -- Returns a row for each, `n` counting from 1 in the order of the arrays; the outcomes are those of finish_jobs.
--- `busy`: somebody has the job's row at this moment (a cancel, a rescue), and nothing was done about it. Nobody
--- waits for a row: what is held up keeps only its own job, and two calls cannot deadlock over theirs.
+-- `busy`: somebody has the job's row (a cancel, a rescue) or its intent's at this moment, and nothing was done about
+-- it. Nobody waits for a row: what is held up keeps only its own job, and two calls cannot deadlock over theirs.
 CREATE OR REPLACE FUNCTION finish_each(
   p_worker uuid, p_jobs uuid[], p_dispatch_nos int[], p_attempts int[], p_artifacts text[], p_sizes bigint[]
 ) RETURNS TABLE (n bigint, outcome text)
@@ -13,11 +13,22 @@ SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   v_mine uuid[];
+  v_intents text[];
 BEGIN
   PERFORM need_read_committed();
   -- A statement of its own: the next one's snapshot has whatever the rows' previous holders committed.
   SELECT coalesce(array_agg(k.id), '{}') INTO v_mine
     FROM (SELECT j.id FROM jobs j WHERE j.id = ANY (p_jobs) FOR NO KEY UPDATE SKIP LOCKED) k;
+  SELECT coalesce(array_agg(k.message_id), '{}') INTO v_intents
+    FROM (SELECT o.message_id FROM outbox o
+           WHERE o.message_id = ANY (ARRAY(SELECT preview_message_id(j.team, j.id, j.dispatch_no)
+                                             FROM jobs j WHERE j.id = ANY (v_mine)))
+             FOR UPDATE SKIP LOCKED) k;
+  SELECT coalesce(array_agg(j.id), '{}') INTO v_mine
+    FROM jobs j
+   WHERE j.id = ANY (v_mine)
+     AND NOT EXISTS (SELECT FROM outbox o WHERE o.message_id = preview_message_id(j.team, j.id, j.dispatch_no)
+                                            AND o.message_id <> ALL (v_intents));
   RETURN QUERY
   WITH input AS (
     SELECT u.*, u.job = ANY (v_mine) AS mine

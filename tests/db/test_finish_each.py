@@ -9,6 +9,7 @@ import pytest
 from db import claims, workers
 from db.claims import Answer, Claim, Ended, Finish
 from db.errors import Refused
+from support.ends import old_finish
 
 ARTIFACT = "sha256:" + "1" * 64
 ME = uuid4()
@@ -56,11 +57,27 @@ def test_each_has_its_own_outcome_and_nobody_waits_for_a_row(
     assert row == (1,), "the rescued job's next dispatch"
 
 
+def test_whose_intent_is_locked_holds_up_nobody_else(
+    accept: Any, worker: psycopg.Connection[Any], database: Any
+) -> None:
+    held, free, gone = taken(worker, accept(3))
+    with database.server.connect(database.name) as holder:
+        holder.execute("DELETE FROM outbox WHERE message_id LIKE '%%' || %s || '%%'", [gone.claim.job])
+        holder.execute("BEGIN")
+        holder.execute(
+            "SELECT FROM outbox WHERE message_id LIKE '%%' || %s || '%%' FOR KEY SHARE", [held.claim.job]
+        )
+        worker.execute("SET lock_timeout = '1ms'")
+        found = claims.finish_each(worker, ME, [held, free, gone])
+    assert found == [Ended.BUSY, Ended.DONE, Ended.DONE]
+    assert claims.finish_each(worker, ME, [held, free]) == [Ended.DONE, Ended.ALREADY]
+
+
 def test_it_writes_what_a_single_finish_writes(
     accept: Any, worker: psycopg.Connection[Any], admin: psycopg.Connection[Any]
 ) -> None:
     one, other = taken(worker, accept(2))
-    assert claims.finish(worker, ME, one.claim, ARTIFACT, 3) is Ended.DONE
+    assert old_finish(worker, ME, one.claim, ARTIFACT, 3) is Ended.DONE
     assert claims.finish_each(worker, ME, [other]) == [Ended.DONE]
     rows = [admin.execute(WRITTEN, [finish.claim.job]).fetchone() for finish in (one, other)]
     assert rows[0] == rows[1]
