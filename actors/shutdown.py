@@ -10,8 +10,9 @@
 import os
 import signal
 import time
-from collections.abc import Callable
-from threading import Event, Lock, Thread
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from threading import Event, Lock, Thread, Timer
 from types import FrameType
 from typing import Any
 
@@ -21,6 +22,9 @@ from actors.running import Running
 from runtime.logs import get_logger
 
 log = get_logger(__name__)
+
+#: The exit code of a process that had to leave something undone.
+STUCK = 70
 
 #: Writing an end takes milliseconds; a database that does not take it in 5 s is away. Its claims are
 #: rescued elsewhere.
@@ -52,6 +56,27 @@ def once_only(*signals: signal.Signals) -> None:
     for number in signals:
         if callable(handler := signal.getsignal(number)):
             signal.signal(number, guarded(handler))
+
+
+@contextmanager
+def leaving_within(seconds: float) -> Generator[None]:
+    """Let the process end after `seconds`, with exit code 70, if the block has not ended by then.
+
+    What a process does last may wait for ever: for a thread that stands in a call to a frozen database, or
+    for a commit that waits for a standby, which no time-out of PostgreSQL's ends.
+    """
+
+    def leave() -> None:
+        log.critical("the last steps of the stop do not end: leaving")
+        os._exit(STUCK)
+
+    timer = Timer(seconds, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Shutdown:
@@ -90,7 +115,7 @@ class Shutdown:
         left = len(self._running.all())
         log.critical("leaving with threads that do not end", unwritten=left)
         self._goodbye()
-        os._exit(70 if left else 0)
+        os._exit(STUCK if left else 0)
 
     def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

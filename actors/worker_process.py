@@ -3,6 +3,7 @@
 - before boot: database, renderer children, heartbeat; nothing is fetched before the first beat took;
 - after boot: the health page;
 - before shutdown: the orderly stop begins, see actors/shutdown.py;
+- before a worker thread ends: each finish is written, or given up;
 - after shutdown: the worker's row goes, connections are closed.
 """
 
@@ -31,7 +32,7 @@ from actors.render_log import RenderLog
 from actors.render_preview import AWAY_MS, Previews
 from actors.renderer import Limits
 from actors.running import Running
-from actors.shutdown import Shutdown, once_only
+from actors.shutdown import Shutdown, leaving_within, once_only
 from actors.steward import Steward
 from broker.client import redis_client
 from broker.delivery import Delivery
@@ -51,8 +52,10 @@ QUEUE = "previews"
 #: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
 LINK_SECONDS = 5.0
 #: So many finishes may wait for each thread: more than renders of a millisecond end during one commit, and
-#: few enough for what a killed worker costs, an attempt for each of them.
+#: few enough for what a killed worker costs: an attempt for each, and for the one that each thread holds.
 FINISHES_PER_THREAD = 4
+#: A goodbye takes two connection attempts of 5 s at most, one after the other, where the database is away.
+GOODBYE_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,21 +204,22 @@ class WorkerProcess(Middleware):
     def _goodbye(self) -> None:
         """Take the worker's row away (kept while a claim names it) and close what is open."""
         parts = self.parts
-        parts.loops.stop()
-        try:
-            with parts.beats.connection() as conn:
-                workers.leave(conn, self.id)
-        except DatabaseError as error:
-            log.warning("could not say goodbye to the database: %s", error)
-        parts.beats.close()
-        parts.looks.close()
-        parts.ends.close()
-        parts.renderers.close()
-        parts.render_log.close()
-        parts.database.close(timeout=1.0)
-        if self._health is not None:
-            self._health.close()
-        tracing.shutdown()  # this process ends without atexit
+        with leaving_within(GOODBYE_SECONDS):
+            parts.loops.stop()
+            try:
+                with parts.beats.connection() as conn:
+                    workers.leave(conn, self.id)
+            except DatabaseError as error:
+                log.warning("could not say goodbye to the database: %s", error)
+            parts.beats.close()
+            parts.looks.close()
+            parts.ends.close()
+            parts.renderers.close()
+            parts.render_log.close()
+            parts.database.close(timeout=1.0)
+            if self._health is not None:
+                self._health.close()
+            tracing.shutdown()  # this process ends without atexit
 
     def quarantine(self, message_id: str, reason: str) -> bool:
         """Put an intent aside that this version cannot read; True when the message may go.

@@ -136,3 +136,13 @@ def test_a_dead_finisher_ends_the_process_non_zero_and_costs_an_attempt(
     whole.worker(threads=2, ONCOMMIT_WORKER_LOST_SECONDS="2")
     assert bench.settled() == {"succeeded": 1}
     assert bench.types(job) == ["accepted", "claimed", "rescued", "claimed", "succeeded"]
+
+
+def test_a_stop_ends_though_the_database_is_frozen(bench: Bench, whole: Processes, database: Any) -> None:
+    worker = whole.worker(threads=2, ONCOMMIT_SHUTDOWN_GRACE_SECONDS="1")
+    del bench
+    database.server.freeze()
+    # A beat stands in its call by then, and holds the connection that a goodbye needs.
+    eventually(lambda: worker.get("/readyz") != 200)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait_ended(timeout=60) in {0, 70}
