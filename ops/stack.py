@@ -161,9 +161,9 @@ class Stack:
         env = {name: value for name, value in os.environ.items() if not name.startswith(EACH_ITS_OWN)}
         env["ONCOMMIT_REDIS_URL"] = self.redis_url
         # Absolute: the folder is shared, and a process may be started from another one.
-        env["ONCOMMIT_BLOBS"] = os.path.abspath(os.environ.get("ONCOMMIT_BLOBS", self.home.blobs))  # noqa: PTH100
-        if self.postgres is not None:
-            env.setdefault("ONCOMMIT_SIMULATION", "1")
+        env["ONCOMMIT_BLOBS"] = os.path.abspath(os.environ.get("ONCOMMIT_BLOBS") or self.home.blobs)  # noqa: PTH100
+        if self.postgres is not None and not env.get("ONCOMMIT_SIMULATION"):
+            env["ONCOMMIT_SIMULATION"] = "1"
         return env
 
     def _start_services(self, guardian: Guardian) -> None:

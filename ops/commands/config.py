@@ -37,7 +37,7 @@ def variables() -> list[Row]:
         if isinstance(default, SecretStr):
             default = default.get_secret_value()
         shown = default if default is None or isinstance(default, (bool, int, float)) else str(default)
-        is_set = name in os.environ or f"{name}_FILE" in os.environ
+        is_set = bool(os.environ.get(name) or os.environ.get(f"{name}_FILE"))
         secret = "SecretStr" in str(info.annotation)
         rows.append(
             {
@@ -58,7 +58,7 @@ def variables() -> list[Row]:
                 "secret": name in FILES_OF_CLIENT,
                 "default": default,
                 "meaning": meaning,
-                "set": name in os.environ or (file is not None and file in os.environ),
+                "set": bool(os.environ.get(name) or (file is not None and os.environ.get(file))),
             }
         )
     return rows
