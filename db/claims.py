@@ -96,25 +96,6 @@ class Ended(StrEnum):
     BUSY = "busy"
 
 
-FINISH = """
-SELECT outcome FROM finish_jobs(%s::uuid, %s::uuid[], %s::int[], %s::int[], %s::text[], %s::bigint[])
-"""
-
-
-def finish(conn: Connection[Any], worker: UUID, c: Claim, artifact: str, size: int) -> Ended:
-    """End the claim with its artifact (`sha256:` digest and size in bytes) and consume the intent.
-
-    Raises:
-        Unavailable, Conflict, Refused: see db.errors; repeating the call is safe.
-
-    """
-    with translated(), conn.transaction():
-        row = conn.execute(
-            FINISH, [worker, [c.job], [c.dispatch_no], [c.attempt], [artifact], [size]]
-        ).fetchone()
-    return _ended(row)
-
-
 @dataclass(frozen=True, slots=True)
 class Finish:
     """A render that succeeded: its claim, and the preview's `sha256:` digest and size in bytes."""

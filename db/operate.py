@@ -18,7 +18,6 @@ from db.errors import Refused, translated
 from db.pool import with_options
 
 TEAM = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")  # the CHECK of teams.id
-SCOPES = ("submit", "read", "operate")  # the CHECK of tokens.scopes
 APPLICATION = "oncommit operate"
 
 

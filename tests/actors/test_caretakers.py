@@ -19,6 +19,7 @@ from db import claims, workers
 from db.claims import Answer, Claim, Ended
 from db.errors import Unavailable
 from support.bench import Bench, terminate_backends
+from support.ends import finish
 
 ARTIFACT = "sha256:" + "a" * 64
 
@@ -60,7 +61,7 @@ class Worker:
 
     def finish(self, claim: Claim) -> Ended:
         with self.database.connection() as conn:
-            return claims.finish(conn, self.id, claim, ARTIFACT, 1)
+            return finish(conn, self.id, claim, ARTIFACT, 1)
 
 
 @pytest.fixture

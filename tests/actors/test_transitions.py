@@ -13,6 +13,7 @@ from db.claims import Answer, Claim, Ended, How
 from db.jobs import JobStatus, fold
 from db.pool import connect
 from support.bench import Bench
+from support.ends import finish
 
 ARTIFACT = "sha256:" + "a" * 64
 MIND = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
@@ -56,10 +57,10 @@ class History:
         if (claim := self.held[who]) is None:
             return
         before = self.bench.row(self.job)
-        ended = claims.finish(self.worker, self.ids[who], claim, ARTIFACT, 1)
+        ended = finish(self.worker, self.ids[who], claim, ARTIFACT, 1)
         self.fence(who, ended, before)
         if twice:
-            again = claims.finish(self.worker, self.ids[who], claim, ARTIFACT, 1)
+            again = finish(self.worker, self.ids[who], claim, ARTIFACT, 1)
             assert again is (Ended.LOST if ended is Ended.LOST else Ended.ALREADY)
 
     def end(self, who: int, how: How, spend: bool, with_error: bool) -> None:
@@ -179,7 +180,7 @@ def test_a_finish_that_came_before_the_cancel_took_effect_wins(bench: Bench, wor
     me = uuid4()
     claim = taken(worker, me, job)
     bench.cancel(job)
-    assert claims.finish(worker, me, claim, ARTIFACT, 1) is Ended.DONE
+    assert finish(worker, me, claim, ARTIFACT, 1) is Ended.DONE
     bench.check()
 
 
@@ -189,7 +190,7 @@ def test_a_rescue_spends_the_attempt_that_ran_and_the_last_one_is_dead(bench: Be
         me = uuid4()
         claim = taken(worker, me, job, number)
         workers.rescue(worker, {me: None}, (), "steward")
-        assert claims.finish(worker, me, claim, ARTIFACT, 1) is Ended.LOST
+        assert finish(worker, me, claim, ARTIFACT, 1) is Ended.LOST
     assert bench.types(job) == ["accepted", "claimed", "rescued", "claimed", "died"]
     assert bench.row(job).error_class == "WorkerLost"
     bench.check()

@@ -146,6 +146,9 @@ def test_the_worker_stops_threads_before_it_requeues_and_closes() -> None:
         "consumer.close()",
     ]
     assert [source.index(step) for step in steps] == sorted(source.index(step) for step in steps)
+    # A thread is joined only after this hook of its own, in which it waits for its finishes.
+    ending = inspect.getsource(WorkerThread.run)
+    assert ending.index("while self.running") < ending.index('emit_before("worker_thread_shutdown"')
 
 
 def test_the_consumer_thread_survives_none_and_keeps_only_messages_with_an_eta() -> None:

@@ -25,6 +25,7 @@ from db.claims import Answer, Claim, Ended, How
 from db.jobs import Event, EventType, JobState, JobStatus, fold
 from db.pool import connect
 from db.replay import Filter
+from support.ends import finish
 from support.waiting import eventually
 
 WHO = {"who": "operator:eve", "reason": "the race"}
@@ -77,9 +78,9 @@ class Hand:
     def finish(self) -> None:
         if self.held:
             claim = self.held.pop()
-            ended = claims.finish(self.worker, self.id, claim, ARTIFACT, 1)
+            ended = finish(self.worker, self.id, claim, ARTIFACT, 1)
             self.finished += ended is Ended.DONE
-            again = claims.finish(self.worker, self.id, claim, ARTIFACT, 1)
+            again = finish(self.worker, self.id, claim, ARTIFACT, 1)
             # Succeeded is for good, but for pruning, which takes the history too.
             assert again is Ended.LOST or ended is not Ended.LOST
 

@@ -11,6 +11,7 @@ import pytest
 from db import claims, workers
 from db.claims import Answer, Claim, Ended, How
 from db.pool import connect
+from support.ends import old_finish
 from support.waiting import eventually
 
 ARTIFACT = "sha256:" + "1" * 64
@@ -25,7 +26,7 @@ Act = Callable[[psycopg.Connection[Any], Claim], Any]
 
 
 def finish(conn: psycopg.Connection[Any], claim: Claim) -> Ended:
-    return claims.finish(conn, ME, claim, ARTIFACT, 3)
+    return old_finish(conn, ME, claim, ARTIFACT, 3)
 
 
 def ending(how: How) -> Act:
@@ -147,7 +148,7 @@ def test_a_finish_by_whoever_never_had_the_claim_is_lost_also_when_it_succeeded(
     (job,) = accept()
     claim = taken(worker, job)
     assert finish(worker, claim) is Ended.DONE
-    assert claims.finish(worker, uuid4(), claim, ARTIFACT, 3) is Ended.LOST
+    assert old_finish(worker, uuid4(), claim, ARTIFACT, 3) is Ended.LOST
 
 
 @pytest.mark.parametrize("how", list(How))
