@@ -246,8 +246,8 @@ class Previews:
         """Write an end until the database has taken it; None when the process must go.
 
         Repeating is safe: the end is fenced, and one that took answers `already`. A claim that is lost
-        meanwhile answers `lost`. A refusal is repeated too: what is rendered is kept until somebody has
-        made the table or the grant that is missing, or until the steward finds the claim too old. Were the
+        meanwhile answers `lost`. A refusal is repeated too, until somebody has made the table or the
+        grant that is missing, or until the steward finds the claim too old. Were the
         message consumed instead, the next one would find a claim of this process and render once more.
         """
         pause = FIRST_INSIST_SECONDS

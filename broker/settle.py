@@ -1,4 +1,7 @@
-"""How a delivery ends: only a normal return is an ack; every exception brings the message back."""
+"""How a delivery ends: only a normal return is an ack; every exception brings the message back.
+
+A message that its actor keeps (`Delivery.keep`) is acknowledged later, by the actor.
+"""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ from ops.diagnosis import MIGRATE, Finding, fail
 from ops.probing import Run
 from runtime.settings import Settings
 
-#: The doctor's number too: a worker that is silent for longer is being rescued from.
+#: A worker that is silent for longer is being rescued from; the steward's number.
 SILENT_SECONDS = 15.0
 
 
@@ -41,7 +41,7 @@ def causes(conn: Connection[Any], settings: Settings, run: Run) -> list[Finding]
             fail(
                 "worker",
                 f"{len(claimed)} claimed and not finished, by {workers}",
-                "see that worker's log; another one takes them over some 10 s after its death",
+                "see that worker's log; another one takes them over some 15 s after its death",
             )
         )
     if len(claimed) < len(stuck):

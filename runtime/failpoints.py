@@ -1,6 +1,6 @@
 """Failpoints: named places where a test may stop, kill or fail a real process.
 
-`ONCOMMIT_FAILPOINTS=relay.before_publish=kill,accept.before_commit=raise` arms them; without the
+`ONCOMMIT_FAILPOINTS=relay.before_publish=kill,accept.after_commit=raise` arms them; without the
 variable `failpoint()` is one dictionary look-up that finds nothing.
 
 Actions: `kill` (SIGKILL to this process), `raise` (FailpointError), `pause:FILE` (create FILE, then
