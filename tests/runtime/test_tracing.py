@@ -47,10 +47,12 @@ def test_one_trace_from_the_request_to_the_finish(
     body = {"document": client.put(), "kind": "page", "title": SECRET, "simulate": {"fail_first": 1}}
     answer = client.post(body, traceparent=f"00-{CALLER}-00f067aa0ba902b7-01")
     assert answer.status_code == 202, answer.text
-    # The thread is free, and its span ended, before the finish is committed.
-    eventually(
-        lambda: {"finish", "end"} <= {node.span["name"] for node in tree(spans(file), CALLER)}, timeout=60
-    )
+
+    def complete() -> bool:  # the finish is committed when the thread, and its span, have gone on
+        names = [node.span["name"] for node in tree(spans(file), CALLER)]
+        return names.count("preview") == 2 and "finish" in names
+
+    eventually(complete, timeout=60)
     nodes = tree(spans(file), CALLER)
     print(drawn(nodes))  # noqa: T201 -- `pytest -s` shows what a trace looks like
     assert [(node.depth, node.label) for node in nodes] == [
