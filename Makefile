@@ -99,8 +99,8 @@ compose-test: $(STAMP) ## the containers, really run: needs a Docker engine (els
 replay: $(STAMP) ## 10,000 dead jobs replayed, killed midway, given again: each once, and nobody else noticed
 	@$(BIN)/python -m benchmarks.replay
 
-growth: $(STAMP) ## what many jobs, retries and restarts leave behind in Redis and in the tables
-	@$(BIN)/python -m benchmarks.growth
+growth: $(STAMP) ## what many jobs, retries and restarts leave in Redis and tables (JOBS=, RESTARTS=)
+	@$(BIN)/python -m benchmarks.growth $(if $(JOBS),--jobs $(JOBS)) $(if $(RESTARTS),--restarts $(RESTARTS))
 
 evidence: $(STAMP) ## all that was measured of this commit, into one folder (ONLY=, TAKE=part=file, TO=, MINUTES=, SEED=)
 	@$(BIN)/python -m benchmarks.evidence --to $(TO) $(ONLY:%=--only %) $(TAKE:%=--take %) \

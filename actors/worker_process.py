@@ -234,7 +234,7 @@ class WorkerProcess(Middleware):
         with translated(), self.parts.database.connection() as conn:
             outcome = outbox.quarantine(conn, message_id, reason, f"worker:{self.id}")
         metrics.count("worker_quarantined_total", outcome=outcome)
-        log.warning("unreadable message", **_about(message_id), reason=reason, outcome=outcome)
+        log.warning("unreadable message", **logs.about_message(message_id), reason=reason, outcome=outcome)
         return True
 
     def render_preview(self, *args: Any, **kwargs: Any) -> None:
@@ -270,13 +270,6 @@ class WorkerProcess(Middleware):
         message = CurrentMessage.get_current_message()
         if isinstance(message, Delivery):
             self.parts.probing.handle(message.lane_id, message.message_timestamp)
-
-
-def _about(message_id: str) -> dict[str, str | None]:
-    """Return the fields of a line about a message whose body says nothing that counts."""
-    team, _, rest = message_id.partition("|")
-    job, _, dispatch = rest.rpartition(".")
-    return {"message_id": message_id, "job": job, "team": team, "dispatch": dispatch, "attempt": None}
 
 
 def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:

@@ -18,6 +18,7 @@ from broker.delivery import Delivery, Undeliverable
 from broker.lanes import Settled, Verb
 from broker.link import Link, Parked, die
 from broker.slots import Gate, Slots
+from runtime import logs
 
 #: How long one turn of the loop may wait, seconds: Dramatiq looks for its stop signal between turns.
 TURN_SECONDS = 1.0
@@ -114,6 +115,10 @@ class LaneConsumer(Consumer):
         self._closed.wait(pause)
 
     def _set_aside(self, message_id: str, reason: str) -> None:
+        with logs.about(**logs.about_message(message_id)):
+            self._quarantined(message_id, reason)
+
+    def _quarantined(self, message_id: str, reason: str) -> None:
         try:
             recorded = self._quarantine(message_id, reason)
         except Exception:  # the database's trouble must not end the consumer

@@ -18,7 +18,7 @@ from db import outbox
 from relay.clock import PostgresClock
 from relay.events import ControlRow, OutboxRow, Poison
 from relay.rows import outbox_row
-from runtime.logs import get_logger
+from runtime.logs import about_message, get_logger
 
 log = get_logger(__name__)
 
@@ -144,7 +144,7 @@ class Judge:
 
     def put_away(self, message_id: str | None, reason: str, *, queue: str | None = None) -> None:
         """Quarantine the intent as soon as it can be seen; `queue`: only if that is unknown even then."""
-        log.error("relay.poison", message_id=message_id, reason=reason)
+        log.error("relay.poison", reason=reason, **about_message(message_id or ""))
         if message_id is not None:
             self._waiting.append(_Waiting(message_id, reason, time.monotonic(), queue))
             self._next_try = 0.0

@@ -122,6 +122,20 @@ def about(**fields: Any) -> AbstractContextManager[None]:
     return structlog.contextvars.bound_contextvars(**fields)
 
 
+def about_message(message_id: str) -> dict[str, str | None]:
+    """Return the fields of a line about a message of which only the id is known."""
+    team, _, rest = message_id.partition("|")
+    job, _, dispatch = rest.rpartition(".")
+    # Of an actor of somebody's own there is no job, and its lane is no team's perhaps.
+    return {
+        "message_id": message_id,
+        "team": team,
+        "job": job or None,
+        "dispatch": dispatch if job else None,
+        "attempt": None,
+    }
+
+
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     """Return the logger of a module; keyword arguments of its methods become fields."""
     logger: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)

@@ -18,6 +18,9 @@ COMPOSE = ROOT / "compose"
 DOCKERFILES = sorted(COMPOSE.glob("*Dockerfile"))
 RULES = COMPOSE / "prometheus" / "rules.yml"
 DASHBOARD = COMPOSE / "grafana" / "dashboards" / "oncommit.json"
+PROVISIONING = COMPOSE / "grafana" / "provisioning"
+RUNBOOK = ROOT / "docs" / "runbook.md"
+ALERTS = re.findall(r"- alert: (\w+)", RULES.read_text(encoding="utf-8"))
 #: Prometheus makes it, for every page that it reads.
 SCRAPED = "up"
 #: A name that is followed by neither a parenthesis nor a dot, and is no word of PromQL nor a label.
@@ -153,3 +156,44 @@ def test_every_container_of_ours_is_given_time_to_stop() -> None:
     )
     assert float(periods["worker"]) >= grace + LAST_SECONDS + LEAVE_SECONDS
     assert float(periods["portal"]) > grace
+
+
+def test_the_runbook_knows_every_alert_and_each_is_tried() -> None:
+    assert len(ALERTS) > 10
+    runbook = RUNBOOK.read_text(encoding="utf-8")
+    section = runbook[runbook.index("## When an alert wakes you") :].split("\n## ")[0]
+    assert {name for name in ALERTS if f"`{name}`" not in section} == set()
+    tried = (RULES.parent / "rules_test.yml").read_text(encoding="utf-8")
+    fires = set(re.findall(r"alertname: (\w+)\n\s+exp_alerts:\n", tried))
+    assert set(ALERTS) == fires
+
+
+def test_grafana_finds_its_dashboards_and_their_data() -> None:
+    source = (PROVISIONING / "datasources" / "prometheus.yaml").read_text(encoding="utf-8")
+    (uid,) = re.findall(r"^\s+uid: (\S+)$", source, re.MULTILINE)
+    (url,) = re.findall(r"^\s+url: (\S+)$", source, re.MULTILINE)
+    compose = (COMPOSE / "compose.yaml").read_text(encoding="utf-8")
+    services = re.findall(
+        r"^  (\w+):$", compose.split("\nservices:")[1].split("\nnetworks:")[0], re.MULTILINE
+    )
+    assert urlsplit(url).hostname in services
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {uid}
+    provider = (PROVISIONING / "dashboards" / "oncommit.yaml").read_text(encoding="utf-8")
+    (path,) = re.findall(r"path: ([^\s}]+)", provider)
+    assert f"- ./grafana/dashboards:{path}:ro\n" in compose
+    assert "- ./grafana/provisioning:/etc/grafana/provisioning:ro\n" in compose
+
+
+def test_every_service_is_confined_and_limited() -> None:
+    compose = (COMPOSE / "compose.yaml").read_text(encoding="utf-8")
+    contained = compose.split("x-contained:")[1].split("\nx-")[0]
+    for line in ("init: true", "read_only: true", "cap_drop: [ALL]", "no-new-privileges:true"):
+        assert line in contained
+    services = compose.split("\nservices:\n")[1].split("\nnetworks:")[0]
+    blocks = re.findall(r"^  (\w+):\n((?:    .*\n|\n|  *#.*\n)+)", services, re.MULTILINE)
+    assert len(blocks) >= 8
+    for name, block in blocks:
+        assert re.search(r"<<: (\*contained|\*process|\[\*)", block), name
+        for limit in ("mem_limit:", "cpus:", "pids_limit:"):
+            assert limit in block, (name, limit)

@@ -7,7 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 QUOTED = re.compile(r"`([^`\s]+)`")
-FILE = re.compile(r"[\w.-]+/[\w./-]+\.(?:py|sql|lua|md|yaml|yml|toml|json|sh|png)")
+FILE = re.compile(r"(?:[\w.-]+/)+[\w.-]+\.(?:py|sql|lua|md|yaml|yml|toml|json|sh|png)|test_\w+\.py")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
 
 
@@ -22,6 +22,7 @@ def named(page: Path) -> Iterator[tuple[str, list[Path]]]:
         for found in QUOTED.finditer(line):
             if FILE.fullmatch(found[1]):
                 places = [ROOT / found[1], before / found[1], page.parent / found[1]]
+                places += ROOT.glob(f"tests/**/{found[1]}") if "/" not in found[1] else []
                 yield found[1], places
                 before = next((place.parent for place in places if place.exists()), before)
 
