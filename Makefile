@@ -102,7 +102,7 @@ replay: $(STAMP) ## 10,000 dead jobs replayed, killed midway, given again: each 
 growth: $(STAMP) ## what many jobs, retries and restarts leave in Redis and tables (JOBS=, RESTARTS=)
 	@$(BIN)/python -m benchmarks.growth $(if $(JOBS),--jobs $(JOBS)) $(if $(RESTARTS),--restarts $(RESTARTS))
 
-evidence: $(STAMP) ## all that was measured of this commit, into one folder (ONLY=, TAKE=part=file, TO=, MINUTES=, SEED=)
+evidence: .venv/.bench ## all that was measured of this commit, into one folder (ONLY=, TAKE=part=file, TO=, MINUTES=, SEED=)
 	@$(BIN)/python -m benchmarks.evidence --to $(TO) $(ONLY:%=--only %) $(TAKE:%=--take %) \
 	  $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 

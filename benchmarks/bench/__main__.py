@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="a twentieth of the work, 2 rounds: does it run?"
     )
+    parser.add_argument("--no-write", action="store_true", help="leave RESULTS.md and its plots as they are")
     parser.add_argument("--list", action="store_true", help="print the measures' names")
     given = parser.parse_args()
     chosen = [m for m in MEASURES if any(m.name.startswith(only) for only in given.only or [""])]
@@ -36,7 +37,7 @@ def main() -> int:
     if not chosen:
         parser.error(f"no such measure; there are {', '.join(m.name for m in MEASURES)}")
     rounds = contest.LEAST_ROUNDS if given.quick else given.rounds
-    write = not given.quick and not given.only
+    write = not (given.quick or given.only or given.no_write)
     return _measure(chosen, rounds, QUICK if given.quick else given.size, hurried=given.quick, write=write)
 
 

@@ -81,8 +81,16 @@ def parts(minutes: float, seed: int) -> list[Part]:
         Part("fairness", "fairness.txt", [*module, "benchmarks.fairness"], r"\| what"),
         Part("races", "races.txt", [*module, "benchmarks.races"], r"keys with exactly one job"),
         Part("hostile", "hostile.txt", [*module, "benchmarks.hostile"], r"the portal's memory:"),
-        Part("growth", "growth.txt", [*module, "benchmarks.growth"], r"outbox with indexes"),
+        Part("replay", "replay.txt", [*module, "benchmarks.replay"], r"dead jobs replayed"),
+        Part("streams", "streams.txt", [*module, "benchmarks.streams"], r"transactions a second, all open"),
+        Part(
+            "growth", "growth.txt",
+            [*module, "benchmarks.growth", "--jobs", "200000", "--restarts", "50"], r"outbox with indexes",
+        ),
         Part("cost", "cost.txt", [*module, "benchmarks.cost_per_job"], r"WAL"),
+        Part("bench", "bench.txt", [*module, "benchmarks.bench", "--no-write"], r"rounds of size"),
+        Part("compose", "compose.txt", [*module, "tests.compose"], r"everything held$"),
+        Part("audit", "audit.txt", ["make", "audit"], r"No known vulnerabilities found"),
     ]  # fmt: skip
 
 
@@ -90,7 +98,7 @@ def run(part: Part, folder: Path, say: Callable[[str], None]) -> Outcome:
     """Run a part, its report into `folder`; nothing is thrown away, also of a failure."""
     target = folder / part.file
     argv = [word.replace("{file}", str(target)) for word in part.argv]
-    shown = " ".join(["python", *part.argv[1:]])
+    shown = " ".join("python" if word == sys.executable else word for word in part.argv)
     say(f"{part.name}: {shown}")
     began, started = datetime.now(UTC), time.monotonic()
     log = folder / f"{part.name}.log" if part.writes else target
