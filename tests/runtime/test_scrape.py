@@ -5,9 +5,9 @@ import time
 from typing import Any
 
 import httpx
-from prometheus_client.parser import text_string_to_metric_families as parse
 
 from runtime.metrics import TABLE
+from support.metrics_page import series, total
 from support.processes import Running
 from support.waiting import eventually
 
@@ -19,24 +19,6 @@ INSERT INTO outbox (message_id, queue, lane, priority, not_before, body)
 SELECT lane || '|' || 'x', 'previews', lane, 5, NULL, '{}' FROM
   (SELECT 'team-' || n AS lane FROM generate_series(1, 10000) n) teams
 """
-
-
-def series(process: Running) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """Scrape a process: (sample, labels) -> value."""
-    return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in parse(process.page("/metrics"))
-        for sample in family.samples
-    }
-
-
-def total(process: Running, name: str, **labels: str) -> float:
-    """Sum the series of a name that have these labels."""
-    return sum(
-        value
-        for (sample, found), value in series(process).items()
-        if sample == name and labels.items() <= dict(found).items()
-    )
 
 
 def hostile(system: Any, client: Any, n: int) -> list[str]:
