@@ -24,6 +24,12 @@ SELECT count(*) FROM pg_stat_activity
 """
 
 
+def test_the_outbox_is_vacuumed_by_count_and_not_by_share(admin: psycopg.Connection[Any]) -> None:
+    row = admin.execute("SELECT reloptions FROM pg_class WHERE oid = 'outbox'::regclass").fetchone()
+    assert row is not None
+    assert {"autovacuum_vacuum_scale_factor=0", "autovacuum_vacuum_threshold=5000"} <= set(row[0])
+
+
 def batch_of(admin: psycopg.Connection[Any], job: UUID) -> UUID:
     row = admin.execute("SELECT batch FROM jobs WHERE id = %s", [job]).fetchone()
     assert row is not None
