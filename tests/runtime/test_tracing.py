@@ -1,10 +1,13 @@
 """One trace leads from the request to the end of the job, through four processes' hands."""
 
+import gzip
 import os
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, ClassVar
 
 from support.processes import Processes
 from support.team import House
@@ -73,6 +76,47 @@ def test_one_trace_from_the_request_to_the_finish(
     assert nodes[3].span["attributes"]["job"] == answer.json()["id"]
     assert SECRET not in file.read_text(encoding="utf-8")
     assert not any("readyz" in span["name"] for span in spans(file)), "probes make no traces"
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps what is sent by OTLP over HTTP: (path, bytes of each message)."""
+
+    sent: ClassVar[list[tuple[str, bytes]]] = []
+
+    def do_POST(self) -> None:
+        """Take a message."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        if self.headers.get("Content-Encoding") == "gzip":
+            body = gzip.decompress(body)
+        self.sent.append((self.path, body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_a_collector_gets_the_spans_of_every_process(processes: Processes, database: Any) -> None:
+    Collector.sent.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        record = {
+            "ONCOMMIT_TRACES": "otlp",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        }
+        portal = processes.portal(**record)
+        relay, worker = processes.relay(**record), processes.worker(threads=1, **record)
+        client = House(database, portal, processes).client()
+        job = client.job()
+        eventually(
+            lambda: client.http.get(f"/v1/jobs/{job['id']}").json()["status"] == "succeeded", timeout=60
+        )
+        for process in (portal, relay, worker):
+            process.stop()  # what is not sent yet is sent now
+        got = b"".join(body for path, body in Collector.sent if path == "/v1/traces")
+        server.shutdown()
+    for name in (b"POST /v1/jobs", b"accept", b"publish", b"preview", b"claim", b"render", b"finish"):
+        assert name in got, name
 
 
 def test_without_the_extra_nothing_is_recorded_and_asking_for_it_says_what_to_install() -> None:
