@@ -171,7 +171,7 @@ async def _accept(
         async with found.turns.turn(caller.team, seconds):
             return await found.database.run(partial(_whole, everything), wait=seconds, within=within)
 
-    decision, row = await idempotency.decided(look)
+    decision, row = await idempotency.decided(key, look)
     metrics.count("requests_decided_total", outcome=decision.outcome)
     _refuse(decision, batch)
     if decision.outcome is Outcome.NEW:

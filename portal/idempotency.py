@@ -49,8 +49,10 @@ def fingerprint(route: str, meaning: BaseModel) -> bytes:
     return hashlib.sha256(route.encode() + b"\n" + canonical).digest()
 
 
-async def decided(look: Callable[[float], Awaitable[tuple[Decision, T]]]) -> tuple[Decision, T]:
-    """Call `look` until the key is decided; it gets the seconds that are left.
+async def decided(name: str, look: Callable[[float], Awaitable[tuple[Decision, T]]]) -> tuple[Decision, T]:
+    """Call `look` until the key `name` is decided; it gets the seconds that are left.
+
+    Each look is a span of the request's trace, which names the key.
 
     Raises:
         Problem: key-busy, another request is still deciding it.
@@ -59,7 +61,7 @@ async def decided(look: Callable[[float], Awaitable[tuple[Decision, T]]]) -> tup
     until = time.monotonic() + BUSY_SECONDS
     pause = FIRST_PAUSE
     while True:
-        with span("accept") as here:
+        with span("accept", key=name) as here:
             decision, value = await look(until - time.monotonic())
             here.tell(outcome=decision.outcome)
         if decision.outcome is not Outcome.BUSY:

@@ -16,6 +16,7 @@ from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
 CALLER = "4bf92f3577b34da6a3ce929d0e0e4736"
+KEY = "order-4711"
 SECRET = "a name that no trace may hold"
 
 # The extra's package cannot be imported here, as where it is not installed.
@@ -48,7 +49,7 @@ def test_one_trace_from_the_request_to_the_finish(
         process.wait_ready()
     client = House(database, portal, processes).client()
     body = {"document": client.put(), "kind": "page", "title": SECRET, "simulate": {"fail_first": 1}}
-    answer = client.post(body, traceparent=f"00-{CALLER}-00f067aa0ba902b7-01")
+    answer = client.post(body, key=KEY, traceparent=f"00-{CALLER}-00f067aa0ba902b7-01")
     assert answer.status_code == 202, answer.text
 
     def complete() -> bool:  # the finish is committed when the thread, and its span, have gone on
@@ -73,7 +74,9 @@ def test_one_trace_from_the_request_to_the_finish(
         (2, "worker: finish"),
     ]
     assert nodes[0].span["parent"] == "00f067aa0ba902b7", "the caller's own span"
+    assert nodes[1].span["attributes"] == {"key": KEY, "outcome": "new"}
     assert nodes[3].span["attributes"]["job"] == answer.json()["id"]
+    assert KEY not in portal.page("/metrics"), "a label for each request would never end"
     assert SECRET not in file.read_text(encoding="utf-8")
     assert not any("readyz" in span["name"] for span in spans(file)), "probes make no traces"
 
