@@ -1,10 +1,9 @@
 """`python -m relay`: tail the WAL, publish what was committed. SIGTERM ends it within a second."""
 
 import gc
-import signal
 import sys
-from types import FrameType
 
+from relay.leaving import stop_on_signals
 from relay.service import Relay
 from runtime.beginning import begun
 from runtime.health import serve_health
@@ -17,12 +16,7 @@ def main() -> int:
     """Run the relay until SIGTERM or SIGINT; return the exit code."""
     with begun("relay") as config:
         relay = Relay(config)
-
-        def stop(_: int, __: FrameType | None) -> None:
-            relay.stop()
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
+        stop_on_signals(relay.stop)
         try:
             health = serve_health(relay.live, relay.ready)
         except OSError as error:

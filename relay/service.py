@@ -65,7 +65,7 @@ class Relay:
         self._said: dict[str, float] = {}
 
     def stop(self) -> None:
-        """Ask `run` to return; it does within a second."""
+        """Ask `run` to return; it does within a second, unless a server is frozen: see leaving.py."""
         self._stopping = True
 
     @property

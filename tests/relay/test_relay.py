@@ -1,5 +1,6 @@
 """The relay as a process: from a committed intent to a message in Redis, through every trouble."""
 
+import json
 import signal
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from broker.lanes import Lanes
 from support.postgres import Database
-from support.processes import Processes
+from support.processes import Processes, Running
 from support.valkey import Valkey
 from support.waiting import eventually
 
@@ -216,12 +217,30 @@ def test_restored_database_with_lower_epochs_still_dispatches(
     relay.wait_log("relay.database_restored")
 
 
-def test_sigterm_ends_it_within_a_second(processes: Processes) -> None:
+@pytest.mark.parametrize("frozen", ["nothing", "redis", "postgres"])
+def test_sigterm_ends_it_within_a_second(
+    processes: Processes, database: Database, valkey: Valkey, frozen: str
+) -> None:
     relay = processes.relay()
-    began = time.monotonic()
-    relay.signal(signal.SIGTERM)
-    assert relay.wait_ended(5) == 0
-    assert time.monotonic() - began < 2
+    try:
+        if frozen == "redis":
+            valkey.freeze()  # the next beat, 0.3 s from the last, stands for 2 s
+        elif frozen == "postgres":
+            database.server.freeze()  # a look at the slot, each 5 s, stands for 10 s
+            eventually(lambda: still_seconds(relay) > 1, timeout=20, describe="the loop stands still")
+        began = time.monotonic()
+        relay.signal(signal.SIGTERM)
+        assert relay.wait_ended(20) == 0
+        took = time.monotonic() - began
+    finally:
+        valkey.thaw()
+        database.server.thaw()
+    assert took < 2, "the relay's own limit is one second; a busy machine has another"
+
+
+def still_seconds(relay: Running) -> float:
+    """Return how long the relay's loop has not turned."""
+    return float(json.loads(relay.page("/livez"))["loop_turned_seconds_ago"])
 
 
 INFINITE = """
