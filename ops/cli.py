@@ -65,12 +65,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(config.config)
-app.command()(migrate.migrate)
-app.command()(up.up)
-app.command()(run.run)
-app.command()(submit.submit)
-app.command()(demo.demo)
+app.command(epilog=EPILOG)(config.config)
+app.command(epilog=EPILOG)(migrate.migrate)
+app.command(epilog=EPILOG)(up.up)
+app.command(epilog=EPILOG)(run.run)
+app.command(epilog=EPILOG)(submit.submit)
+app.command(epilog=EPILOG)(demo.demo)
 app.add_typer(teams.app, name="teams")
 app.add_typer(tokens.app, name="tokens")
 app.add_typer(jobs.app, name="jobs")

@@ -77,6 +77,8 @@ def config(
 
     A variable X may also be given as X_FILE, a path whose content is the value (but for ONCOMMIT_URL and
     ONCOMMIT_TEST_POSTGRES): so that no secret need be in an environment.
+
+    Example: oncommit config
     """
     rows = variables()
     if as_json:

@@ -24,6 +24,8 @@ def demo(jobs: Jobs = 200, *, as_json: AsJson = False) -> None:
 
     It starts servers of its own in a temporary folder, and kills only those. Exit code 0 when everything
     that it claims was measured to be so, else 1.
+
+    Example: oncommit demo --jobs 50
     """
     interrupt_on_termination()
     started = time.monotonic()

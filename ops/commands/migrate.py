@@ -31,6 +31,10 @@ def migrate(
     """Bring the database to this version. Safe to repeat, and to run from several places at once.
 
     Connect (ONCOMMIT_DATABASE_URL) as the database's owner, the first time with CREATEROLE.
+
+    Example: oncommit migrate
+
+    Example: oncommit migrate --login secrets/portal --login secrets/relay
     """
     dsn = settings().database_url.get_secret_value()
     logins = [_read(file) for file in login or []]

@@ -67,7 +67,7 @@ Backlog = Annotated[
 ]
 
 
-@app.command()
+@app.command(epilog=EPILOG)
 def create(team: str, who: Who, as_json: AsJson = False) -> None:
     """Make a team, with default limits. Harmless when it exists.
 

@@ -30,7 +30,7 @@ class Scope(StrEnum):
     operate = "operate"
 
 
-@app.command()
+@app.command(epilog=EPILOG)
 def create(
     *,
     team: Annotated[str, typer.Option(help="the team that it speaks for")],

@@ -27,6 +27,8 @@ def up(
 
     ONCOMMIT_DATABASE_URL and ONCOMMIT_REDIS_URL name servers of your own; then none is started for them.
     Ctrl-C is its orderly end: exit code 0.
+
+    Example: oncommit up --workers 2
     """
     interrupt_on_termination()
     plan = StackPlan(home=home, portals=portals, workers=workers, threads=threads)

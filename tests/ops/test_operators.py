@@ -302,17 +302,3 @@ def test_the_viewer_is_told_that_it_may_not(desk: Desk) -> None:
         assert done.returncode == 1
         assert "InsufficientPrivilege" in done.stderr
         assert len(done.stderr.splitlines()) == 1
-
-
-def test_every_command_has_help_with_an_example_and_the_exit_codes(desk: Desk) -> None:
-    groups = {
-        "jobs": ["list", "show", "cancel"], "dead": ["list", "show", "replay"],
-        "dispatch": ["pause", "resume", "status", "drain", "probe"], "teams": ["list", "set"],
-        "tokens": ["list", "revoke"],
-        "artifacts": ["verify"], "quarantine": ["list"], "workers": ["list"], "actions": ["list"],
-    }  # fmt: skip
-    for group, commands in groups.items():
-        for command in commands:
-            text = desk.ok(group, command, "--help")
-            assert "Example: oncommit" in text, (group, command)
-            assert "3 a time limit was reached" in text, (group, command)
