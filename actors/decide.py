@@ -59,7 +59,7 @@ def decide(
             how, delay_ms = How.FAILED, backoff(attempt, message_id, base_ms, cap_ms)
         case _:
             pass
-    return Decision(how, delay_ms, _name(error), clean(str(error) or type(error).__name__), spend)
+    return Decision(how, delay_ms, _name(error), clean(str(error)) or type(error).__name__, spend)
 
 
 def backoff(failures: int, message_id: str, base_ms: int, cap_ms: int) -> int:

@@ -88,6 +88,10 @@ def test_a_documents_error_spends_attempts_up_to_the_last() -> None:
     assert decided(ValueError("bug"), 3, 3).how is How.DIED
 
 
+def test_an_error_without_a_printable_word_is_told_by_its_name() -> None:
+    assert decided(DocumentError("\x00\x1b\r\n")).error_text == "DocumentError"
+
+
 def test_a_permanent_error_is_dead_at_once() -> None:
     assert decided(UnsupportedDocument("x"), 1, 1000).how is How.DIED
 

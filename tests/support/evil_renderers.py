@@ -108,3 +108,14 @@ def tell(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
 
 
 _AT_START = frozenset(sys.modules)
+
+
+def raise_dirty(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
+    """Fail with whatever PostgreSQL, JSON, a log or a terminal cannot take, and with 3 MB of it."""
+    error = ValueError("out of \x00ink\x1b[31m\x9b2J\r\nforged line\u202e\ud800 " + "€" * 1_000_000)
+    error.error_class = "Dirty\x00\x1b[31mClass\n" + "x" * 1_000_000  # type: ignore[attr-defined]
+    raise error
+
+
+def raise_nothing(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
+    raise ValueError("\x00\x1b\r\n" * 250_000)

@@ -200,10 +200,12 @@ class Processes:
         running = self.start("relay", [sys.executable, "-m", "relay"], given)
         return running.wait_ready() if ready else running
 
-    def worker(self, *, threads: int = 4, ready: bool = True, **env: str) -> Running:
+    def worker(
+        self, *, threads: int = 4, ready: bool = True, setup: str = "actors:setup", **env: str
+    ) -> Running:
         """Start a Dramatiq process with one worker process of so many threads."""
         given = self.environment("worker", {**self._health("worker"), **env})
-        argv = [sys.executable, "-m", "dramatiq", "actors:setup", "-p", "1", "-t", str(threads)]
+        argv = [sys.executable, "-m", "dramatiq", setup, "-p", "1", "-t", str(threads)]
         running = self.start("worker", argv, given)
         return running.wait_ready() if ready else running
 
