@@ -81,7 +81,10 @@ BOUNDS: dict[str, Sequence[Bound]] = {
         Bound("later", "job committed after it starts, after its last row was published", 5, "s"),
         Bound("restarts", "times that the stream began anew, wal_sender_timeout = 5 s", 0, ""),
     ],
-    "worker-killed": [Bound("elsewhere", "a killed worker's job starts elsewhere, idle system", 30, "s")],
+    "worker-killed": [
+        Bound("elsewhere", "a killed worker's job starts elsewhere, idle system, max_running 1", 30, "s"),
+        Bound("next", "the team's next job has the killed one's slot", 30, "s"),
+    ],
     "worker-stopped": [
         Bound("elsewhere", "a stopped worker's jobs start elsewhere, after a clean SIGTERM", 5, "s"),
         Bound("attempts", "attempts that it cost", 0, ""),

@@ -4,10 +4,12 @@ import signal
 import statistics
 import time
 from collections.abc import Callable
+from uuid import UUID
 
 from benchmarks.bounds.stage import Measured, Stage, seconds_until
 
 AWAY_SECONDS = 30.0
+ONE_AT_A_TIME = """SELECT set_lane('free', '{"max_running": 1}', 'bounds', 'one slot')"""
 CLAIMED = "SELECT extract(epoch FROM at) FROM job_events WHERE job = %s AND type = 'claimed'"
 
 
@@ -33,15 +35,32 @@ def _away(stage: Stage, leave: Callable[[], None], back: Callable[[], None]) -> 
 
 
 def worker_killed(stage: Stage) -> Measured:
-    """A worker is killed on an otherwise idle system; its job starts elsewhere."""
+    """A worker is killed with its team's only slot; its job and the team's next one start elsewhere."""
     stage.start(workers=2)
-    [job] = stage.accept(simulate='{"sleep_ms": 50000}')
+    stage.admin.execute(ONE_AT_A_TIME)
+    # Short, since whichever starts first holds the slot meanwhile; long enough to be killed in.
+    [job] = stage.accept(simulate='{"sleep_ms": 3000}')
     seconds_until(lambda: stage.started(job), 30)
     [line] = stage.world.processes.renders()
     workers = stage.world.of("worker")
     victim = next(w for w in workers if line["worker"] in w.running.log_text())
+    [following] = stage.accept()
     victim.kill()
-    return {"elsewhere": seconds_until(lambda: stage.started(job, after=1), 90)}
+    killed, after = time.monotonic(), {job: 1, following: 0}
+    took: dict[UUID, float] = {}
+
+    def both_started() -> bool:
+        for each in after.keys() - took.keys():
+            if stage.started(each, after=after[each]):
+                took[each] = time.monotonic() - killed
+        return len(took) == len(after)
+
+    seconds_until(both_started, 90)
+    if any(
+        r["outcome"] == "rendered" and r["worker"] == line["worker"] for r in stage.world.processes.renders()
+    ):
+        raise AssertionError("its render ended before it was killed: nothing was measured")
+    return {"elsewhere": took[job], "next": took[following]}
 
 
 def worker_stopped(stage: Stage) -> Measured:
