@@ -27,7 +27,11 @@ class StillLocked(Exception):
 
 
 class Pace:
-    """At most so many jobs a second, None for no limit; over any time beyond the first slice."""
+    """At most so many jobs a second, None for no limit: in any time, what the rate gives and one slice.
+
+    A slice that took long earns no credit, or the next ones would go all at once. `wait` before each slice,
+    `spent` after it.
+    """
 
     def __init__(
         self,
@@ -38,7 +42,7 @@ class Pace:
     ) -> None:
         self._rate = rate
         self._clock, self._sleep = clock, sleep
-        self._due = clock()
+        self._due = self._begun = clock()
 
     @property
     def size(self) -> int:
@@ -49,11 +53,12 @@ class Pace:
         """Return when the next slice is due."""
         while self._rate is not None and (left := self._due - self._clock()) > 0:
             self._sleep(left)
+        self._begun = self._clock()
 
     def spent(self, jobs: int) -> None:
         """Note that so many were replayed."""
         if self._rate is not None:
-            self._due = max(self._due, self._clock() - 1.0) + jobs / self._rate
+            self._due = max(self._due, self._begun) + jobs / self._rate
 
 
 def replay_run(
