@@ -116,6 +116,9 @@ def test_caps_and_rates_hold_and_spend_nothing(bench: Bench, working: Processes)
     for job in limited:
         state = bench.row(job)
         assert (state.dispatch_no, state.attempt, state.releases) == (1, 1, 0)
+    told = working.started[1].log_lines()
+    assert {line["process"] for line in told} == {"worker"}
+    assert [line for line in told if line["level"] not in {"debug", "info"}] == [], "throttling is no trouble"
 
 
 def test_priorities_order_a_team_and_nobody_else(bench: Bench, working: Processes) -> None:
