@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
@@ -29,6 +30,8 @@ from portal.resources import Batch, Job, batch_json, job_json
 from runtime import metrics
 from runtime.failpoints import failpoint
 from runtime.logs import get_logger
+
+T = TypeVar("T")
 
 log = get_logger(__name__)
 router = APIRouter(prefix="/v1", tags=["acceptance"])
@@ -166,10 +169,11 @@ async def _accept(
 
     async def look(seconds: float) -> tuple[Decision, Any]:
         if batch is None:
-            return await _single(found, everything, seconds)
+            return _unless_pruned(*await _single(found, everything, seconds))
         within = WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
         async with found.turns.turn(caller.team, seconds):
-            return await found.database.run(partial(_whole, everything), wait=seconds, within=within)
+            whole = partial(_whole, everything)
+            return _unless_pruned(*await found.database.run(whole, wait=seconds, within=within))
 
     decision, row = await idempotency.decided(key, look)
     metrics.count("requests_decided_total", outcome=decision.outcome)
@@ -212,6 +216,13 @@ async def _whole(wanted: Acceptance, conn: AsyncConnection[Any]) -> tuple[Decisi
     if decision.batch is None:
         return decision, None
     return decision, next(iter(await reads.batches(conn, [decision.batch], wanted.team)), None)
+
+
+def _unless_pruned(decision: Decision, row: T | None) -> tuple[Decision, T | None]:
+    """Take an OLD key as undecided when its job went, and the key with it, before the row was read."""
+    if decision.outcome is Outcome.OLD and row is None:
+        decision = replace(decision, outcome=Outcome.BUSY)
+    return decision, row
 
 
 def _refuse(decision: Decision, batch: UUID | None) -> None:
