@@ -16,7 +16,7 @@ from starlette.responses import Response
 from db import accept as acceptance
 from db import reads
 from db.accept import Acceptance, Decision, Outcome
-from portal import asked, idempotency, ids
+from portal import asked, examples, idempotency, ids
 from portal.answers import as_json, told, with_headers
 from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES, Asked
 from portal.bodies import require_type, whole
@@ -52,7 +52,6 @@ KEY_PARAMETER: dict[str, Any] = {
     "schema": {"type": "string", "pattern": "^[!-~]{1,255}$"},
     "example": "0b9f1c9e-1f0c-4b55-9c0e-8f0f6c6f7a10",
 }
-EXAMPLE = {"document": "sha256:" + "9f" * 32, "kind": "page", "priority": 5, "title": "Annual report"}
 REFUSALS = (
     "malformed-json", "idempotency-key", "too-slow", "key-busy", "too-large", "unsupported-media-type",
     "invalid-request", "key-reused", "unknown-document", "simulation-off", "backlog-full", "overloaded",
@@ -84,7 +83,9 @@ def _declared(parameter: str, operations: tuple[str, ...]) -> dict[str, Any]:
         "parameters": [KEY_PARAMETER],
         "requestBody": {
             "required": True,
-            "content": {JSON: {"schema": {"$ref": "#/components/schemas/JobRequest"}, "example": EXAMPLE}},
+            "content": {
+                JSON: {"schema": {"$ref": "#/components/schemas/JobRequest"}, "example": examples.JOB_REQUEST}
+            },
         },
     },
 )
@@ -114,9 +115,12 @@ async def post_job(request: Request, caller: Submitter) -> Response:
             "content": {
                 JSON: {
                     "schema": {"$ref": "#/components/schemas/BatchRequest"},
-                    "example": {"jobs": [EXAMPLE]},
+                    "example": {"jobs": [examples.JOB_REQUEST]},
                 },
-                NDJSON: {"schema": {"type": "string", "description": "one job a line; same meaning"}},
+                NDJSON: {
+                    "schema": {"type": "string", "description": "one job a line; same meaning"},
+                    "example": examples.LINES,
+                },
             },
         },
     },

@@ -7,16 +7,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from db.errors import DatabaseError, Refused
-from portal import accepting, batches, documents, event_routes, heads, health, jobs, previews
-from portal.answers import PROBLEM_SCHEMA
+from portal import accepting, batches, description, documents, event_routes, heads, health, jobs, previews
 from portal.context import Portal
 from portal.database import opened
 from portal.door import Door, visit
@@ -25,7 +22,6 @@ from portal.identity import Identities
 from portal.joint_commit import JointCommit
 from portal.limits import Backlogs, Rates
 from portal.problems import Fault, Problem, answer
-from portal.resources import BatchRequest, JobRequest
 from portal.streams import Hub
 from runtime.blobs import BlobStore, BlobStoreFull, BlobStoreUnavailable
 from runtime.logs import get_logger
@@ -33,21 +29,6 @@ from runtime.settings import Settings
 
 log = get_logger(__name__)
 
-DESCRIPTION = """
-Puts documents, accepts jobs, shows previews. Every request carries a team's bearer token.
-
-**Idempotency.** `POST /v1/jobs` and `POST /v1/batches` need an `Idempotency-Key`: 1 to 255 visible ASCII
-characters, compared byte for byte, belonging to the team. The same key with the same meaning (order of
-keys, spaces, escapes, and naming a default make no difference) gives the same job with
-`Idempotent-Replayed: true`; with another meaning or another route, 422. While the first request is being
-decided the others wait up to 2 s, then get 409. A request that failed leaves its key free. A key is kept
-as long as its job.
-
-**Errors** are RFC 9457 problems; `GET /problems` lists them all, with what to do.
-
-**JSON** is UTF-8 without BOM, at most 32 levels deep, without duplicate keys, U+0000, or numbers beyond
-64 bits; integers are written as integers.
-"""
 _MODULES = (documents, accepting, jobs, previews, batches, event_routes, health)
 ROUTERS = (*(m.router for m in _MODULES), heads.router(m.router for m in _MODULES))
 
@@ -89,7 +70,7 @@ def create(config: Settings) -> FastAPI:
     app = FastAPI(
         title="oncommit",
         version="1",
-        description=DESCRIPTION,
+        description=description.TEXT,
         lifespan=_lifespan(config),
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
@@ -103,7 +84,7 @@ def create(config: Settings) -> FastAPI:
     app.add_exception_handler(BlobStoreFull, _full)
     app.add_exception_handler(BlobStoreUnavailable, _no_store)
     app.add_exception_handler(Exception, _unexpected)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's documented way
+    app.openapi = lambda: description.described(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
 
 
@@ -166,25 +147,3 @@ async def _no_store(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, _: Exception) -> Response:
     return _told(request, Problem("internal"))  # the door logs it: Starlette raises it again
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    if app.openapi_schema is None:
-        schema = get_openapi(
-            title=app.title, version=app.version, description=app.description, routes=app.routes
-        )
-        components = schema.setdefault("components", {}).setdefault("schemas", {})
-        _, requests = models_json_schema(
-            [(JobRequest, "validation"), (BatchRequest, "validation")],
-            ref_template="#/components/schemas/{model}",
-        )
-        components |= requests["$defs"] | {"Problem": PROBLEM_SCHEMA}
-        for name in ("HTTPValidationError", "ValidationError"):
-            components.pop(name, None)
-        for operation in (o for item in schema["paths"].values() for o in item.values()):
-            # FastAPI adds its own 422 where a route has parameters; here a wrong path is a 404.
-            if "application/json" in operation["responses"].get("422", {}).get("content", {}):
-                del operation["responses"]["422"]
-        heads.declare(schema["paths"])
-        app.openapi_schema = schema
-    return app.openapi_schema

@@ -69,7 +69,7 @@ class EventQuery(BaseModel):
 def _responses(what: str) -> dict[int | str, dict[str, Any]]:
     stream = {"schema": {"type": "string"}, "example": f"id: 3\nevent: {what}\ndata: {{}}\n\n"}
     return {
-        200: {"content": {STREAM: stream}, "headers": RATES},
+        200: {"content": {STREAM: stream}, "headers": RATES | with_headers("X-Accel-Buffering")},
         204: {"description": "the stream was followed to its end", "headers": RATES},
         **told("not-found", "invalid-request", "overloaded"),
     }

@@ -6,6 +6,7 @@ beside the request, and a question without an answer is an answer.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import APIRouter
@@ -17,7 +18,7 @@ from db import reads
 from db.errors import DatabaseError
 from portal.answers import as_json
 from portal.database import Database
-from portal.problems import MEDIA_TYPE, TABLE
+from portal.problems import MEDIA_TYPE, TABLE, Kind
 from runtime import metrics
 
 router = APIRouter(tags=["health"])
@@ -72,7 +73,13 @@ class Readiness:
         }
 
 
-@router.get("/livez", summary="Is the loop turning?")
+def _like(example: Any, description: str = "") -> dict[str, Any]:
+    """Return the declaration of JSON such as `example`."""
+    said = {"description": description} if description else {}
+    return {**said, "content": {"application/json": {"schema": {"type": "object"}, "example": example}}}
+
+
+@router.get("/livez", summary="Is the loop turning?", responses={200: _like({"ok": True})})
 async def livez() -> Response:
     """Answer, which is all that is asked."""
     return as_json({"ok": True})
@@ -81,7 +88,10 @@ async def livez() -> Response:
 @router.get(
     "/readyz",
     summary="Can jobs be accepted?",
-    responses={503: {"description": "no", "content": {"application/json": {"schema": {"type": "object"}}}}},
+    responses={
+        200: _like({"ok": True, "read_only": False, "oldest_due_seconds": 0.012, "due_intents": 3}),
+        503: _like({"ok": False, "error": f"no answer within {ANSWER_SECONDS} s"}, "no"),
+    },
 )
 async def readyz(request: Request) -> Response:
     """Answer whether the database works, and the age of the oldest due intent, by its clock."""
@@ -93,7 +103,9 @@ async def readyz(request: Request) -> Response:
     "/metrics",
     summary="Counters and gauges in Prometheus' text format",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}, "example": "due_intents 3.0\n"}}}
+    },
 )
 async def read_metrics(request: Request) -> Response:
     """Answer this process's metrics, with the oldest due intent looked up for each scrape."""
@@ -101,11 +113,19 @@ async def read_metrics(request: Request) -> Response:
     return Response(metrics.exposition(), media_type=metrics.CONTENT_TYPE)
 
 
-@router.get("/problems", summary="What the portal says no with, and what to do")
+def _table(kinds: Iterable[Kind]) -> dict[str, Any]:
+    rows = [
+        {"type": f"/problems/{k.slug}", "status": k.status, "title": k.title, "advice": k.advice}
+        for k in kinds
+    ]
+    return {"media_type": MEDIA_TYPE, "problems": rows}
+
+
+@router.get(
+    "/problems",
+    summary="What the portal says no with, and what to do",
+    responses={200: _like(_table(TABLE[:1]))},
+)
 async def problems() -> Response:
     """Answer the table of problems."""
-    table = [
-        {"type": f"/problems/{k.slug}", "status": k.status, "title": k.title, "advice": k.advice}
-        for k in TABLE
-    ]
-    return as_json({"media_type": MEDIA_TYPE, "problems": table})
+    return as_json(_table(TABLE))

@@ -25,16 +25,19 @@ PNG = b"\x89PNG\r\n\x1a\n"
 CACHE = "private, max-age=3600, immutable"
 #: Nothing in it may run or load anything, should somebody open it as a page all the same.
 POLICY = "default-src 'none'; sandbox"
+RATES = with_headers("RateLimit", "RateLimit-Policy")
+KNOWN = with_headers("ETag", "Content-Security-Policy") | RATES
+SENT = KNOWN | with_headers("Accept-Ranges", "Content-Disposition", "Last-Modified")
 BINARY = {"schema": {"type": "string", "format": "binary"}}
-SENT = with_headers("ETag", "Accept-Ranges", "Content-Disposition", "RateLimit", "RateLimit-Policy")
+CONTENT = {"image/png": BINARY, "application/octet-stream": BINARY}
 RESPONSES = {
-    200: {"description": "the whole preview", "content": {"image/png": BINARY}, "headers": SENT},
+    200: {"description": "the whole preview", "content": CONTENT, "headers": SENT},
     206: {
         "description": "the range that was asked for",
-        "content": {"image/png": BINARY},
+        "content": CONTENT,
         "headers": SENT | with_headers("Content-Range"),
     },
-    304: {"description": "If-None-Match names this very preview", "headers": with_headers("ETag")},
+    304: {"description": "If-None-Match names this very preview", "headers": KNOWN},
     **told("not-found", "not-ready", "no-preview", "bad-range", "preview-missing", "storage-unavailable"),
 }
 CONDITIONS = {
