@@ -124,6 +124,8 @@ def test_a_team_that_asks_too_fast_gets_429_and_the_others_do_not(house: House) 
     limited = [a for a in answers if a.status_code == 429]
     assert limited
     assert limited[0].json()["type"] == "/problems/rate-limited"
+    assert limited[0].headers["ratelimit"].startswith('"team";r=0;t=')
+    assert limited[0].headers["ratelimit-policy"] == '"team";q=4;w=2'
     assert int(limited[0].headers["retry-after"]) >= 1
     assert answers[0].headers["ratelimit-policy"] == '"team";q=4;w=2'
     assert answers[0].headers["ratelimit"].startswith('"team";r=3;')
