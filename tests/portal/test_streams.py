@@ -168,3 +168,19 @@ def test_the_files_that_many_streams_need_are_taken(house: House) -> None:
     portal = house.processes.start("limited", limited, given).wait_ready()
     soft, hard = resource.prlimit(portal.pid, resource.RLIMIT_NOFILE)
     assert soft == hard > 256
+
+
+def test_a_silent_stream_is_kept_by_comments(client: Client, house: House) -> None:
+    """A portal whose heart beats faster; nothing happens to the job meanwhile."""
+    impatient = "import sys, portal.event_routes as e; e.HEARTBEAT_SECONDS = 0.2\n"
+    argv = [sys.executable, "-c", impatient + "from portal.__main__ import main; sys.exit(main())"]
+    given = house.processes.environment("portal", {"ONCOMMIT_PORT": str(free_port())})
+    url = house.processes.start("impatient", argv, given).wait_ready().url
+    job = client.job()
+    with client.http.stream("GET", url + job["links"]["events"], headers=SSE) as answer:
+        lines = answer.iter_lines()
+        assert next(line for line in lines if line.startswith("id:")) == "id: 1"
+        comments = [next(line for line in lines if line.startswith((":", "id:"))) for _ in range(3)]
+        assert comments == [":"] * 3
+        finish(house, job)
+        assert "event: succeeded" in list(lines)
