@@ -4,10 +4,13 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 
+from portal.database import POOL_SIZE, WORK_SECONDS
+from portal.identity import BELIEVED_SECONDS
 from support.postgres import Database
 from support.processes import Processes, Running
 from support.proxy import Proxy
@@ -84,6 +87,51 @@ def test_a_locked_table_is_503_in_bounded_time_and_probes_still_answer(
         assert time.monotonic() - started < 8
     assert client.post(body, key="k").status_code == 202
     assert rows(client)["jobs"] == 1
+
+
+def test_a_pool_that_is_all_taken_is_503_for_everybody_in_bounded_time(
+    client: Client, database: Database
+) -> None:
+    asked = client.job()["links"]["self"]
+    many = httpx.Limits(max_connections=None)
+    headers = {"Authorization": f"Bearer {client.token}"}
+    with (
+        httpx.Client(base_url=client.url, headers=headers, timeout=60, trust_env=False, limits=many) as http,
+        database.server.connect(database.name) as holder,
+        ThreadPoolExecutor(40) as pool,
+    ):
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE jobs IN ACCESS EXCLUSIVE MODE")
+        asking = [pool.submit(http.get, asked) for _ in range(40)]
+        eventually(lambda: len(database.admin.execute(WAITING).fetchall()) == POOL_SIZE)
+        assert exchange(client.url, request_head("GET", "/livez", None, []))[0] == 200
+        assert not all(each.done() for each in asking), "it answered meanwhile"
+        answers = [each.result() for each in asking]
+        holder.execute("ROLLBACK")
+    assert {(a.status_code, a.headers["retry-after"]) for a in answers} == {(503, "1")}
+    assert max(a.elapsed.total_seconds() for a in answers) < WORK_SECONDS + 4
+    # Those who found no free connection did not wait for those who had one.
+    assert sum(a.elapsed.total_seconds() < WORK_SECONDS for a in answers) >= 40 - POOL_SIZE
+    eventually(lambda: client.http.get(asked).status_code == 200, timeout=10)
+
+
+def test_a_server_with_too_many_connections_is_503_and_found_again(
+    client: Client, database: Database
+) -> None:
+    asked = client.job()["links"]["self"]
+    try:
+        database.admin.execute("ALTER ROLE oncommit_portal CONNECTION LIMIT 0")
+        database.admin.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'oncommit_portal'"
+        )
+        time.sleep(BELIEVED_SECONDS)  # from here on the token, too, has to be looked up
+        for answer in (client.http.get(asked), client.post({"document": "x"}), client.http.get("/v1/jobs")):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "1"), answer.text
+            assert answer.json()["type"] == "/problems/database-unavailable"
+        assert client.http.get("/livez").status_code == 200
+    finally:
+        database.admin.execute("ALTER ROLE oncommit_portal CONNECTION LIMIT -1")
+    eventually(lambda: client.http.get(asked).status_code == 200, timeout=10)
 
 
 def test_a_restarted_server_is_found_again_within_ten_seconds(
