@@ -3,12 +3,25 @@
 import json
 import threading
 import time
+from collections.abc import Callable
 
 import psutil
+import pytest
 
-from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES
+from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES
 from portal.problems import KINDS
-from support.hostile import KEY, REQUESTS, TYPE, flood_of_lists, good, with_field
+from support.hostile import (
+    JSON,
+    KEY,
+    NDJSON,
+    PIECE,
+    REQUESTS,
+    TYPE,
+    flood_of_lists,
+    good,
+    many,
+    with_field,
+)
 from support.raw_http import connect, exchange, read_answer, request_head
 from support.team import Client, House, rows
 
@@ -54,6 +67,28 @@ def test_what_is_allowed_at_the_limits_is_taken_and_comes_back_unchanged(client:
     headers = {"Idempotency-Key": "padded", "Content-Type": "application/json"}
     assert client.http.post("/v1/jobs", content=padded, headers=headers).status_code == 202
     assert client.http.get("/v1/jobs").status_code == 200
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("media_type", "limit", "body"),
+    [(JSON, MAX_BATCH_BYTES, many), (NDJSON, MAX_LINES_BYTES, good)],
+    ids=["JSON", "NDJSON"],
+)
+def test_a_batch_of_exactly_the_limit_is_taken_and_one_byte_more_is_not(
+    client: Client, media_type: bytes, limit: int, body: Callable[[str], bytes], *, chunked: bool
+) -> None:
+    content = body(client.put()).ljust(limit)
+    headers = {"Idempotency-Key": "k", "Content-Type": media_type.decode()}
+
+    def post(given: bytes) -> int:
+        sent = (given[n : n + PIECE] for n in range(0, len(given), PIECE)) if chunked else given
+        return client.http.post("/v1/batches", content=sent, headers=headers).status_code
+
+    assert post(content + b" ") == 413
+    assert rows(client) == NOTHING
+    assert post(content) == 202
+    assert rows(client) == {"jobs": 1, "events": 1, "intents": 1, "requests": 1, "batches": 1}
 
 
 def test_a_client_that_promises_more_than_it_sends_and_leaves_changes_nothing(

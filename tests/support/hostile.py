@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES
+from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES
 from portal.wellformed import HEADER_BYTES
 from support.raw_http import Headers, request_head
 
@@ -248,10 +248,58 @@ def _heads() -> list[Hostile]:
     ]
 
 
+NDJSON = b"application/x-ndjson"
+LEVELS = b"[" * 1_000_000
+#: Bodies of POST /v1/batches: name, the problem that answers, the type, the body.
+BATCHES: Sequence[tuple[str, str, bytes, Callable[[str], bytes]]] = [
+    ("BOM", "malformed-json", JSON, lambda d: b"\xef\xbb\xbf" + many(d)),
+    ("no jobs", "invalid-request", JSON, lambda _: b'{"jobs": []}'),
+    ("1,000,000 levels", "invalid-request", JSON, lambda _: LEVELS + b"]" * len(LEVELS)),
+    ("1,000,000 levels of jobs", "invalid-request", JSON, lambda _: b'{"jobs":' + LEVELS),
+    ("1,000,000 objects", "invalid-request", JSON, lambda _: b'{"":' * 1_000_000),
+    ("at the limit, empty", "malformed-json", JSON, lambda _: b" " * MAX_BATCH_BYTES),
+    ("over the limit", "too-large", JSON, lambda d: many(d).ljust(MAX_BATCH_BYTES + 1)),
+    ("lines, BOM", "malformed-json", NDJSON, lambda d: b"\xef\xbb\xbf" + good(d) + b"\n"),
+    ("lines, BOM of the second", "malformed-json", NDJSON, lambda d: good(d) + b"\n\xef\xbb\xbf" + good(d)),
+    ("lines, UTF-16", "malformed-json", NDJSON, lambda d: good(d).decode().encode("utf-16")),
+    ("lines, duplicate key", "invalid-request", NDJSON, lambda d: with_field(d, '"kind": "thumbnail"')),
+    ("lines, NUL value", "invalid-request", NDJSON, lambda d: with_field(d, r'"title": "\u0000"')),
+    ("lines, raw NUL", "malformed-json", NDJSON, lambda d: good(d) + b"\0\n"),
+    (
+        "lines, 50 levels",
+        "malformed-json",
+        NDJSON,
+        lambda d: with_field(d, '"title": ' + "[" * 50 + "]" * 50),
+    ),
+    ("lines, 1,000,000 levels", "invalid-request", NDJSON, lambda d: good(d) + b"\n" + LEVELS),
+    ("lines, two jobs in one", "malformed-json", NDJSON, lambda d: good(d) + good(d)),
+    ("lines, a list", "invalid-request", NDJSON, lambda d: b"[" + good(d) + b"]"),
+    ("lines, blank", "invalid-request", NDJSON, lambda _: b"\n \r\n\n"),
+    ("lines, 10,001", "invalid-request", NDJSON, lambda d: (good(d) + b"\n") * 10_001),
+    ("lines, at the limit, blank", "invalid-request", NDJSON, lambda _: b"\n" * MAX_LINES_BYTES),
+    ("lines, over the limit", "too-large", NDJSON, lambda d: good(d).ljust(MAX_LINES_BYTES + 1)),
+]
+
+
+def many(digest: str) -> bytes:
+    """Return a batch of one job that is taken."""
+    return b'{"jobs": [' + good(digest) + b"]}"
+
+
+def _batches() -> list[Hostile]:
+    def asked(media_type: bytes, make: Callable[[str], bytes]) -> Callable[[str, str], bytes]:
+        headers = [KEY, (TYPE[0], media_type)]
+        return lambda token, digest: request_head("POST", "/v1/batches", token, headers, make(digest))
+
+    return [
+        Hostile(f"batch: {name}", slug, asked(media_type, make)) for name, slug, media_type, make in BATCHES
+    ]
+
+
 #: All that are answered at once.
 REQUESTS: Sequence[Hostile] = [
     *_bodies(), *_types(), *_encodings(), *_lengths(), *_chunked(), *_keys(), *_framing(),
-    *_heads(),
+    *_heads(), *_batches(),
 ]  # fmt: skip
 #: Those that are answered when their time is over, 10 s.
 SLOW: Sequence[Hostile] = [
