@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from db.accept import ACCEPT
 from portal import resources
 from runtime.blobs import BlobStore
 from support.team import Client, House, rows
@@ -48,6 +49,36 @@ def test_pages_miss_and_repeat_nothing_while_jobs_arrive(client: Client) -> None
     found = walk(client, lambda: client.post({"document": digest, "kind": "page"}), limit=4)
     assert sorted(found) == sorted(set(found))
     assert found == before[::-1]
+
+
+@pytest.mark.parametrize("pages", [1, 2, 3])
+def test_an_acceptance_that_commits_between_pages_costs_no_other_job_its_place(
+    client: Client, pages: int
+) -> None:
+    """Its time is that of its statement, so it appears among jobs that were visible before it."""
+    body = {"document": client.put(), "kind": "page"}
+    older = [client.post(body).json()["id"] for _ in range(5)]
+    late = uuid.uuid4()
+    read = 0
+    with client.database.server.connect(client.database.name) as open_one:
+        open_one.execute("BEGIN")
+        job = [[late], ["page"], [body["document"]], [None], [5], [None], [None]]
+        outcome = open_one.execute(ACCEPT, [client.team, "late", b"f" * 32, None, False, *job, None, "x"])
+        assert outcome.fetchone()[0] == "new"  # type: ignore[index]
+        newer = [client.post(body).json()["id"] for _ in range(5)]
+
+        def one_more() -> None:
+            nonlocal read
+            read += 1
+            if read == pages:
+                open_one.execute("COMMIT")
+
+        found = walk(client, one_more, limit=3)
+    visible = [*older, *newer][::-1]
+    assert [job for job in found if job != str(late)] == visible
+    # On a page that was still to come it may appear, in its place, and once.
+    assert found.count(str(late)) == (1 if pages == 1 else 0)
+    assert walk(client, limit=3) == [*newer[::-1], str(late), *older[::-1]]
 
 
 def test_filters_of_a_list(client: Client, house: House) -> None:
