@@ -48,16 +48,21 @@ def no_child_left() -> Iterator[None]:
 
 
 def renderers_alive() -> list[psutil.Process]:
-    """Return living processes below this one's fork server. Servers of other tests have children, too."""
+    """Return the living children of this process' own fork server; other tests' workers have theirs."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            renderer = "forkserver" in " ".join(child.cmdline()) and child.parent() != psutil.Process()
-            if renderer and child.status() != psutil.STATUS_ZOMBIE:
+            server = child.parent()
+            mine = server is not None and server.parent() == psutil.Process() and _is_forked(server)
+            if mine and _is_forked(child) and child.status() != psutil.STATUS_ZOMBIE:
                 found.append(child)
         except psutil.NoSuchProcess:
             continue
     return found
+
+
+def _is_forked(process: psutil.Process) -> bool:
+    return "forkserver" in " ".join(process.cmdline())
 
 
 def request(document: Path, **simulate: Any) -> dict[str, Any]:
@@ -85,6 +90,7 @@ def test_a_warm_child_renders_again_and_gives_the_same_bytes(document: Path) -> 
     first, pid = child.render(request(document), 10), child.pid
     assert child.render(request(document), 10) == first
     assert (child.pid, child.reusable) == (pid, True)
+    assert pid in [one.pid for one in renderers_alive()]  # what every test here looks for at its end
     child.close()
 
 
