@@ -3,13 +3,14 @@
 import json
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable
 
 import psutil
 import pytest
 
-from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES
-from portal.problems import KINDS
+from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES, lines
+from portal.problems import KINDS, Problem
 from support.hostile import (
     JSON,
     KEY,
@@ -171,3 +172,16 @@ def test_floods_of_bodies_leave_memory_and_the_others_alone(client: Client, hous
     assert peak - before < 100_000_000 + 2 * MAX_BATCH_BYTES, f"{(peak - before) / 1e6} MB"
     assert worst < 2.0, worst
     assert rows(client) == NOTHING
+
+
+def test_millions_of_blank_lines_are_refused_before_they_are_texts() -> None:
+    body = bytearray(b"\n" * MAX_LINES_BYTES)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem) as refused:
+            lines(body)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert refused.value.slug == "invalid-request"
+    assert peak < 1 << 20
