@@ -71,7 +71,6 @@ class Evidence:
         renders: lines of the render log that belong to these jobs.
         intents: living intents, by message id.
         keys: keys left in Redis that belong to messages.
-        calm: no fault could end a render, so none may have been started twice.
 
     """
 
@@ -81,7 +80,6 @@ class Evidence:
     renders: Sequence[Mapping[str, Any]]
     intents: Sequence[str]
     keys: Sequence[str]
-    calm: bool
 
     @cached_property
     def renders_of(self) -> Mapping[UUID, Sequence[Mapping[str, Any]]]:
@@ -130,7 +128,7 @@ def leftover_keys(world: World) -> list[str]:
     return sorted(key for key in found if key.rsplit(":", 1)[-1] not in KEPT_KEYS)
 
 
-def gather(world: World, *, calm: bool) -> Evidence:
+def gather(world: World) -> Evidence:
     """Collect the evidence of the world's present history, and complete that."""
     history = world.history
     since = datetime.fromtimestamp(history.began, UTC)
@@ -148,7 +146,6 @@ def gather(world: World, *, calm: bool) -> Evidence:
         renders=renders,
         intents=_intents(world),
         keys=leftover_keys(world),
-        calm=calm,
     )
 
 

@@ -13,7 +13,7 @@ class Fault(ABC):
     Attributes:
         name: as `--faults` takes it.
         touches: what no other fault may touch at the same time.
-        interrupts: renders may end by it, so a second start is no violation.
+        interrupts: renders may end by it, so a second start soon after is no violation.
         hold_seconds: for how long it lasts, from and to.
 
     """
@@ -26,6 +26,12 @@ class Fault(ABC):
     def __init__(self, world: World, rng: random.Random) -> None:
         self.world = world
         self.rng = rng
+
+    def tell(self) -> None:
+        """Write into the history that it begins, and what it may explain."""
+        self.world.history.add(
+            "inject", fault=self.name, interrupts=self.interrupts, touches=sorted(self.touches)
+        )
 
     @abstractmethod
     def inject(self) -> None:

@@ -22,7 +22,8 @@ class History:
     | request               | key, team, path, jobs, attempt of this request              |
     | answer                | key, team, path, status, kind (media type), id, replayed, jobs |
     | no_answer             | key, team, why                                              |
-    | inject, heal          | fault                                                       |
+    | inject                | fault, interrupts, touches                                  |
+    | heal                  | fault                                                       |
     | ended                 | process, code, expected                                     |
     | pausing, paused, resuming, resumed | team                                           |
     | render                | a line of the render log                                    |

@@ -9,6 +9,7 @@ from uuid import UUID
 from db.jobs import TERMINAL, EventType, FoldError, fold
 
 from .evidence import Evidence, Job, told
+from .interruptions import interrupted, within
 from .settings import TEAMS
 
 Invariant = Callable[[Evidence], Iterator[str]]
@@ -122,18 +123,18 @@ def one_successful_render_for_each_job(evidence: Evidence) -> Iterator[str]:
             yield f"a finished render counted as {[e and str(e.type) for e in others]}: {told(job)}"
 
 
-def a_calm_run_renders_once(evidence: Evidence) -> Iterator[str]:
-    """Where no fault could end a render, nobody was taken for dead, and no render that began was thrown away.
+def nobody_is_taken_for_dead_who_is_well(evidence: Evidence) -> Iterator[str]:
+    """While no fault can end a render, nobody is taken for dead, and no render that began is thrown away.
 
     A claim whose reply was lost may be given back: nothing was started for it.
     """
-    if not evidence.calm:
-        return
+    spans = interrupted(evidence.entries)
     starts = {(line["job"], line["dispatch"], line["attempt"]) for line in evidence.renders}
     for job in evidence.jobs.values():
         for event in (event for event in job.events if event.type in TAKEN_AWAY):
             claim = str(job.id), event.data["dispatch_no"], event.data["attempt"]
-            if event.type is EventType.RESCUED or claim in starts:
+            began = event.type is EventType.RESCUED or claim in starts
+            if began and not within(event.at.timestamp(), spans):
                 yield f"{event.data.get('error_class')}, from a worker that was well: {told(job)}"
 
 
@@ -209,7 +210,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     attempts_are_bounded,
     every_start_is_a_claim_of_its_own,
     one_successful_render_for_each_job,
-    a_calm_run_renders_once,
+    nobody_is_taken_for_dead_who_is_well,
     nothing_is_left,
     caps_hold,
     a_paused_team_starts_nothing,

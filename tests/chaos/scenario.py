@@ -25,7 +25,6 @@ class Scenario:
         self.rng = rng
         self.history = world.new_history()
         self.traffic = Traffic(world, self.history, rng.randrange(2**32), clients=2, pace_seconds=0.25)
-        self._interrupts = False
         self._concluded = False
 
     def begin(self) -> None:
@@ -57,7 +56,6 @@ class Scenario:
     def suffer(self, *names: str, seconds: float | None = None) -> None:
         """Inject these faults, let them last, and heal them."""
         faults = [FAULTS[name](self.world, self.rng) for name in names]
-        self._interrupts |= any(fault.interrupts for fault in faults)
         for fault in faults:
             if seconds is not None:
                 fault.hold_seconds = (seconds, seconds)  # type: ignore[misc] -- of this one only
@@ -67,8 +65,7 @@ class Scenario:
     def during(self, name: str) -> Generator[None]:
         """Inject a fault for as long as the block takes."""
         fault = FAULTS[name](self.world, self.rng)
-        self._interrupts |= fault.interrupts
-        self.history.add("inject", fault=name)
+        fault.tell()
         try:
             fault.inject()
             yield
@@ -81,8 +78,8 @@ class Scenario:
         self.traffic.post(team, list(jobs), batch=batch)
 
     def expect_interruptions(self) -> None:
-        """Renders may end early, though no fault of the list was injected."""
-        self._interrupts = True
+        """From now on renders may end early, though no fault of the list is injected."""
+        self.history.add("inject", fault="by hand", interrupts=True, touches=[])
 
     def end(self, settle_seconds: float = SETTLE_SECONDS) -> float:
         """Stop the traffic, settle, judge; return the seconds that took.
@@ -95,6 +92,6 @@ class Scenario:
             return 0.0
         self._concluded = True
         began = time.monotonic()
-        outcome = conclude(self.world, self.traffic, calm=not self._interrupts, settle_seconds=settle_seconds)
+        outcome = conclude(self.world, self.traffic, settle_seconds=settle_seconds)
         assert not outcome.violations, "\n".join([*outcome.violations, f"history: {self.history.file}"])
         return time.monotonic() - began

@@ -50,12 +50,11 @@ def pick(rng: random.Random, names: Sequence[str]) -> list[type[Fault]]:
 
 def disturb(
     world: World, rng: random.Random, names: Sequence[str], seconds: float, say: Callable[[str], None]
-) -> bool:
-    """Inject and heal faults for so long; return whether one of them could end a render."""
-    until, told_at, interrupts = time.monotonic() + seconds, 0.0, False
+) -> None:
+    """Inject and heal faults for so long."""
+    until, told_at = time.monotonic() + seconds, 0.0
     while time.monotonic() < until:
         faults = [kind(world, rng) for kind in pick(rng, names)]
-        interrupts |= any(fault.interrupts for fault in faults)
         say(f"{' + '.join(fault.name for fault in faults)}")
         endure(world, rng, faults)
         world.pass_time(rng.uniform(*GAP_SECONDS))
@@ -63,7 +62,6 @@ def disturb(
             told_at = time.monotonic()
             counts = world.history.count
             say(f"  {until - told_at:.0f} s left; {counts('request')} requests, {counts('inject')} faults")
-    return interrupts
 
 
 def endure(world: World, rng: random.Random, faults: Sequence[Fault]) -> None:
@@ -71,7 +69,7 @@ def endure(world: World, rng: random.Random, faults: Sequence[Fault]) -> None:
     injected: list[Fault] = []
     try:
         for fault in faults:
-            world.history.add("inject", fault=fault.name)
+            fault.tell()
             injected.append(fault)
             fault.inject()
         world.pass_time(max(rng.uniform(*fault.hold_seconds) for fault in faults))
@@ -81,9 +79,7 @@ def endure(world: World, rng: random.Random, faults: Sequence[Fault]) -> None:
             world.history.add("heal", fault=fault.name)
 
 
-def conclude(
-    world: World, traffic: Traffic, *, calm: bool, settle_seconds: float = SETTLE_SECONDS
-) -> Outcome:
+def conclude(world: World, traffic: Traffic, *, settle_seconds: float = SETTLE_SECONDS) -> Outcome:
     """Stop the traffic, wait until everything is settled, and judge."""
     began = time.monotonic()
     traffic.stop()
@@ -92,7 +88,7 @@ def conclude(
         wait_settled(world, settle_seconds)
     except AssertionError as error:
         unsettled.append(f"settled: {error}")
-    evidence = gather(world, calm=calm)
+    evidence = gather(world)
     return Outcome(evidence, unsettled + violations(evidence), time.monotonic() - began)
 
 
@@ -102,9 +98,9 @@ def run(world: World, seed: int, minutes: float, names: Sequence[str], say: Call
     traffic = Traffic(world, world.history, seed)
     traffic.start()
     try:
-        interrupts = disturb(world, rng, names, minutes * 60, say)
+        disturb(world, rng, names, minutes * 60, say)
     except BaseException:
         traffic.abandon()
         raise
     say("all mended: settling")
-    return conclude(world, traffic, calm=not interrupts)
+    return conclude(world, traffic)

@@ -12,6 +12,7 @@ from db.jobs import Event, EventType, JobState, JobStatus
 
 from . import invariants
 from .evidence import Evidence, Job
+from .interruptions import AFTER_SECONDS
 
 JOB = UUID(int=1)
 WORKER = UUID(int=2)
@@ -62,7 +63,6 @@ WELL = Evidence(
     renders=[line("start", 2.1), line("end", 2.9, "rendered")],
     intents=[],
     keys=[],
-    calm=True,
 )
 
 
@@ -87,7 +87,24 @@ def crowd(size: int) -> Evidence:
     )
 
 
-RELEASED = [*GOOD.events[:2], claim(3, EventType.RESCUED, error_class="WorkerLost")]
+RESCUED = [*GOOD.events[:2], claim(3, EventType.RESCUED, error_class="WorkerLost")]
+RELEASED = [*GOOD.events[:2], claim(3, EventType.RELEASED, error_class="RendererUnavailable")]
+
+
+def fault(
+    name: str, begun: float, over: float, *, interrupts: bool = True, touches: str = "workers"
+) -> list[dict[str, Any]]:
+    """Return the entries of a fault."""
+    told = entry("inject", begun, fault=name, interrupts=interrupts, touches=[touches])
+    return [told, entry("heal", over, fault=name)]
+
+
+def rescued_around(*faults: list[dict[str, Any]]) -> Evidence:
+    """Return evidence of a job that was rescued 3 s after the start, among these faults."""
+    entries = with_entries(*(one for told in faults for one in told)).entries
+    return dataclasses.replace(with_job(events=RESCUED), entries=entries)
+
+
 SPOILED: list[tuple[Callable[..., Any], Evidence]] = [
     (invariants.every_request_came_to_a_definite_answer, with_entries(entry("request", key="other"))),
     (
@@ -130,7 +147,18 @@ SPOILED: list[tuple[Callable[..., Any], Evidence]] = [
         invariants.one_successful_render_for_each_job,
         with_renders(line("end", 3, "rendered", dispatch=2, attempt=2)),
     ),
-    (invariants.a_calm_run_renders_once, with_job(events=RELEASED)),
+    (invariants.nobody_is_taken_for_dead_who_is_well, with_job(events=RESCUED)),
+    (invariants.nobody_is_taken_for_dead_who_is_well, with_job(events=RELEASED)),
+    # A fault that interrupts explains nothing before it, nor long after; one that does not, nothing at all.
+    (invariants.nobody_is_taken_for_dead_who_is_well, rescued_around(fault("worker-killed", 4.0, 5.0))),
+    (
+        invariants.nobody_is_taken_for_dead_who_is_well,
+        rescued_around(fault("worker-killed", -30.0, 2.9 - AFTER_SECONDS)),
+    ),
+    (
+        invariants.nobody_is_taken_for_dead_who_is_well,
+        rescued_around(fault("redis-frozen", 0.0, 5.0, interrupts=False)),
+    ),
     (invariants.nothing_is_left, dataclasses.replace(WELL, intents=["capped|x.1"])),
     (invariants.nothing_is_left, dataclasses.replace(WELL, keys=["oncommit:previews:messages"])),
     (invariants.caps_hold, crowd(3)),
@@ -149,6 +177,22 @@ def test_a_good_run_violates_nothing() -> None:
 
 def test_every_invariant_is_spoiled_here() -> None:
     assert {check for check, _ in SPOILED} == set(invariants.INVARIANTS)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [fault("worker-killed", 2.5, 2.6)],
+        [fault("worker-killed", -30.0, 3.1 - AFTER_SECONDS)],
+        # While the database is away nobody can be missed: that time does not count.
+        [
+            fault("worker-killed", -30.0, -10.0),
+            fault("postgres-stopped", -9.0, 0.0, interrupts=False, touches="postgres"),
+        ],
+    ],
+)
+def test_a_fault_that_interrupts_explains_a_rescue_soon_after(faults: list[list[dict[str, Any]]]) -> None:
+    assert list(invariants.nobody_is_taken_for_dead_who_is_well(rescued_around(*faults))) == []
 
 
 @pytest.mark.parametrize(("check", "evidence"), SPOILED)

@@ -104,9 +104,9 @@ def test_a_pause_survives_the_loss_of_everything_but_the_database(scenario: Scen
     with scenario.during("team-paused"):
         scenario.post("paused", {}, {}, batch=True)
         world.valkey.client.flushall()
+        scenario.expect_interruptions()
         for member in world.members:
             member.kill()
-        scenario.expect_interruptions()
         scenario.answered(3, timeout=60)
 
 
@@ -121,8 +121,8 @@ def test_a_portal_that_stops_without_its_database_answers_with_problems(scenario
 def test_a_document_that_kills_its_worker_is_dead_in_the_end(scenario: Scenario, world: World) -> None:
     for worker in world.of("worker"):
         worker.expects_to_die = True
-    scenario.post("heavy", {"simulate": {"crash": "worker"}, "max_attempts": 2})
     scenario.expect_interruptions()
+    scenario.post("heavy", {"simulate": {"crash": "worker"}, "max_attempts": 2})
     scenario.end()
     for worker in world.of("worker"):
         worker.expects_to_die = False

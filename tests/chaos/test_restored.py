@@ -58,9 +58,9 @@ def test_after_a_restore_stale_messages_are_dropped_and_every_new_job_runs(
     world.server.start()
     assert _last_id(world) < most, "ids repeat from here on"
     after = Scenario(world, random.Random(2))
+    after.expect_interruptions()  # a render of the life that is gone may have been running
     after.begin()
     after.post("paused", *[{}] * 20, batch=True)
     after.answered(3)
-    after.expect_interruptions()  # a render of the life that is gone may have been running
     after.end(SETTLE_SECONDS)
     assert _given_up(world) > 0, "stale messages are counted"

@@ -111,10 +111,10 @@ def test_processes_in_other_time_zones_tell_the_same_instants(scenario: Scenario
     database = sql.Identifier(world.database.name)
     zones = {"portal": "America/New_York", "relay": "Asia/Kolkata", "worker": "Pacific/Chatham"}
     world.admin.execute(sql.SQL("ALTER DATABASE {} SET timezone = 'Australia/Lord_Howe'").format(database))
+    scenario.expect_interruptions()
     try:
         for member in world.members:
             member.change_to(TZ=zones[member.part])
-        scenario.expect_interruptions()
         scenario.post("free", {"simulate": {"fail_first": 1}})
         scenario.answered(3, timeout=60)
         answers = [entry for entry in scenario.history.of("answer") if entry["status"] == 202]
