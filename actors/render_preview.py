@@ -27,6 +27,7 @@ from actors.errors import (
 from actors.finishing import Finishes, Kept
 from actors.gate import Gate
 from actors.not_yet import Patience
+from actors.progress import Progress
 from actors.render_log import RenderLog
 from actors.running import Run, Running
 from broker.settle import Defer
@@ -65,6 +66,7 @@ class Previews:
         render_log: RenderLog,
         settings: Settings,
         finishes: Finishes,
+        progress: Progress,
         give_up: Event,
     ) -> None:
         self._worker = worker
@@ -76,6 +78,7 @@ class Previews:
         self._render_log = render_log
         self._settings = settings
         self._finishes = finishes
+        self._progress = progress
         self._give_up = give_up
         self._patience = Patience()
 
@@ -155,8 +158,10 @@ class Previews:
                 return None
             self._end(claim, self._decide(claim, stopped))
         except Exception as error:  # noqa: BLE001 -- every error of a render ends its claim, by its class
+            self._progress.failed(claim.job, error)
             self._end(claim, self._decide(claim, error))
         else:
+            self._progress.made()
             return Finish(claim, artifact, size)
         return None
 

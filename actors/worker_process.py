@@ -28,6 +28,7 @@ from actors.judge import Unreadable, judge
 from actors.kept_connection import KeptConnection
 from actors.loops import Loops, die
 from actors.probe import Probing
+from actors.progress import Progress
 from actors.render_log import RenderLog
 from actors.render_preview import AWAY_MS, Previews
 from actors.renderer import Limits
@@ -71,6 +72,7 @@ class _Parts:
     renderers: Renderers
     render_log: RenderLog
     finishes: Finishes
+    progress: Progress
     heartbeat: Heartbeat
     loops: Loops
     eviction: Eviction
@@ -160,6 +162,7 @@ class WorkerProcess(Middleware):
         finishes = Finishes(
             self.id, ends, gate, running, most=FINISHES_PER_THREAD * threads, give_up=shutdown.give_up
         )
+        progress = Progress()
         previews = Previews(
             worker=self.id,
             database=database,
@@ -170,6 +173,7 @@ class WorkerProcess(Middleware):
             render_log=render_log,
             settings=s,
             finishes=finishes,
+            progress=progress,
             give_up=shutdown.give_up,
         )
         heartbeat = Heartbeat(self.id, beats, gate, running, threads=threads)
@@ -193,6 +197,7 @@ class WorkerProcess(Middleware):
             renderers=renderers,
             render_log=render_log,
             finishes=finishes,
+            progress=progress,
             heartbeat=heartbeat,
             loops=loops,
             eviction=eviction,
@@ -276,13 +281,15 @@ def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:
     beat_age = time.monotonic() - parts.heartbeat.last_success
     silence = broker.silence() if isinstance(broker, LaneBroker) else float("inf")
     database, redis, stopping = beat_age < LINK_SECONDS, silence < LINK_SECONDS, parts.gate.stopping
+    trouble = parts.progress.trouble
     return Health(
-        database and redis and parts.eviction.ok and not stopping,
+        database and redis and parts.eviction.ok and not stopping and not trouble,
         {
             "database": database,
             "redis": redis,
             "stopping": stopping,
             "running": len(parts.running.all()),
+            "renders": trouble or "ok",
             **parts.eviction.detail,
         },
     )

@@ -20,6 +20,7 @@ from actors.finishing import Finishes
 from actors.gate import Gate
 from actors.judge import Unreadable, judge
 from actors.kept_connection import KeptConnection
+from actors.progress import Progress
 from actors.render_log import RenderLog
 from actors.render_preview import Previews
 from actors.renderer import Limits
@@ -87,6 +88,7 @@ class Actor:
             render_log=self.log,
             settings=Settings(backoff_base_ms=1, render_timeout_seconds=10),
             finishes=self.finishes,
+            progress=Progress(),
             give_up=self.give_up,
         )
 
