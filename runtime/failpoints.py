@@ -4,7 +4,8 @@
 variable `failpoint()` is one dictionary look-up that finds nothing.
 
 Actions: `kill` (SIGKILL to this process), `raise` (FailpointError), `pause:FILE` (create FILE, then
-wait until it is gone). `kill@N` and `raise@N` act at the Nth pass only.
+wait until it is gone). A name that is not in runtime/failpoint_names.py is refused at start.
+`kill@N` and `raise@N` act at the Nth pass only.
 """
 
 import os
@@ -13,6 +14,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from runtime.failpoint_names import armed
 from runtime.settings import settings
 
 
@@ -23,11 +25,6 @@ class FailpointError(RuntimeError):
 _passes: Counter[str] = Counter()
 
 
-def _armed() -> dict[str, str]:
-    pairs = (item.split("=", 1) for item in settings().failpoints.split(",") if "=" in item)
-    return {name.strip(): action.strip() for name, action in pairs}
-
-
 _actions: dict[str, str] | None = None
 
 
@@ -35,7 +32,7 @@ def failpoint(name: str) -> None:
     """Do what `ONCOMMIT_FAILPOINTS` says of `name`; nothing when it is not named there."""
     global _actions  # noqa: PLW0603 -- read once: the environment of a process does not change
     if _actions is None:
-        _actions = _armed()
+        _actions = armed(settings().failpoints)
     if (action := _actions.get(name)) is None:
         return
     _passes[name] += 1
@@ -43,6 +40,8 @@ def failpoint(name: str) -> None:
     if nth and _passes[name] != int(nth):
         return
     if action == "kill":
+        # So that whoever armed it can tell this end from any other.
+        os.write(2, f"failpoint {name}: kill\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
     elif action == "raise":
         raise FailpointError(f"failpoint {name}")

@@ -12,6 +12,8 @@ from typing import Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from runtime import failpoint_names
+
 PREFIX = "ONCOMMIT_"
 
 
@@ -116,6 +118,12 @@ class Settings(BaseSettings):
     failpoints: str = Field(
         default="", description="test faults, `name=kill|raise|pause:FILE`, comma separated; empty: none"
     )
+
+    @field_validator("failpoints")
+    @classmethod
+    def _known(cls, given: str) -> str:
+        failpoint_names.armed(given)
+        return given
 
     @field_validator("port", mode="before")
     @classmethod

@@ -24,6 +24,7 @@ class History:
     | no_answer             | key, team, why                                              |
     | inject                | fault, interrupts, touches                                  |
     | heal                  | fault                                                       |
+    | failpoint             | fault, process, fired, since (when it was armed)            |
     | ended                 | process, code, expected                                     |
     | pausing, paused, resuming, resumed | team                                           |
     | render                | a line of the render log                                    |

@@ -16,7 +16,7 @@ Span = tuple[float, float]
 
 def interrupted(entries: Sequence[Mapping[str, Any]]) -> list[Span]:
     """Return the spans (from, to; seconds since 1970) in which a render's early end is explained."""
-    spans = list(_faults(entries))
+    spans = list(faults(entries))
     hindered = _joined(span for entry, span in spans if HINDERED & set(entry.get("touches", ())))
     return _joined(
         (begun, _later(over, AFTER_SECONDS, hindered))
@@ -30,7 +30,7 @@ def within(at: float, spans: Sequence[Span]) -> bool:
     return any(begun <= at <= over for begun, over in spans)
 
 
-def _faults(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Span]]:
+def faults(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[Mapping[str, Any], Span]]:
     """Yield each injection with its span: one that is never healed lasts until the end."""
     for n, entry in enumerate(entries):
         if entry["what"] == "inject":

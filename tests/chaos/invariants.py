@@ -9,7 +9,7 @@ from uuid import UUID
 from db.jobs import TERMINAL, EventType, FoldError, fold
 
 from .evidence import Evidence, Job, told
-from .interruptions import interrupted, within
+from .interruptions import faults, interrupted, within
 from .settings import TEAMS
 
 Invariant = Callable[[Evidence], Iterator[str]]
@@ -201,6 +201,18 @@ def processes_end_for_a_reason(evidence: Evidence) -> Iterator[str]:
             yield f"{entry['process']} ended by itself with code {entry['code']}"
 
 
+def an_armed_failpoint_acts(evidence: Evidence) -> Iterator[str]:
+    """A relay that should kill itself somewhere does, unless another fault kept it from getting there."""
+    for entry in evidence.of("failpoint"):
+        others = (
+            told["fault"]
+            for told, (begun, over) in faults(evidence.entries)
+            if told["fault"] != entry["fault"] and begun < entry["at"] and over > entry["since"]
+        )
+        if not entry["fired"] and next(others, None) is None:
+            yield f"{entry['process']} lived through {entry['fault']}"
+
+
 INVARIANTS: tuple[Invariant, ...] = (
     every_request_came_to_a_definite_answer,
     every_error_is_a_problem,
@@ -215,6 +227,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     caps_hold,
     a_paused_team_starts_nothing,
     processes_end_for_a_reason,
+    an_armed_failpoint_acts,
 )
 
 

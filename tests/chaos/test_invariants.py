@@ -164,6 +164,10 @@ SPOILED: list[tuple[Callable[..., Any], Evidence]] = [
     (invariants.caps_hold, crowd(3)),
     (invariants.a_paused_team_starts_nothing, with_entries(entry("paused", 1, team="capped"))),
     (
+        invariants.an_armed_failpoint_acts,
+        with_entries(entry("failpoint", 9.0, fault="f", process="relay-1", fired=False, since=6.0)),
+    ),
+    (
         invariants.processes_end_for_a_reason,
         with_entries(entry("ended", process="worker-1", code=70, expected=False)),
     ),

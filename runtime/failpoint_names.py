@@ -1,0 +1,38 @@
+"""The names of all failpoints: what tests may arm. A process refuses to start with any other."""
+
+NAMES = frozenset(
+    {
+        "accept.after_commit",
+        "artifact.before",
+        "claim.after",
+        "finish.after",
+        "finish.before",
+        "heartbeat.before",
+        "old.before_send",
+        "relay.after_decode",
+        "relay.after_publish",
+        "relay.after_read",
+        "relay.before_confirm",
+        "relay.before_publish",
+        "render.before",
+    }
+)
+
+
+def armed(text: str) -> dict[str, str]:
+    """Return the action of each failpoint named in `ONCOMMIT_FAILPOINTS`.
+
+    Raises:
+        ValueError: a part is no `name=action`, or nothing in the code has that name: it would never act,
+            and a test that relies on it would prove nothing.
+
+    """
+    found = dict[str, str]()
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        name, sep, action = (part.strip() for part in item.partition("="))
+        if not sep:
+            raise ValueError(f"{item!r} is no name=action")
+        if name not in NAMES:
+            raise ValueError(f"there is no failpoint {name!r}; there are: {', '.join(sorted(NAMES))}")
+        found[name] = action
+    return found
