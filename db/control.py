@@ -49,6 +49,18 @@ def raise_epoch(conn: Connection[Any], past: int) -> None:
         conn.execute(RAISE_EPOCH, [past])
 
 
+LAST_EPOCH = "SELECT last_value FROM relay_epoch"
+
+
+def last_epoch(conn: Connection[Any]) -> int:
+    """Return the epoch that was drawn last, or a later one after a crash of the server."""
+    with translated():
+        row = conn.execute(LAST_EPOCH).fetchone()
+    if row is None:
+        raise LookupError("relay_epoch")
+    return int(row[0])
+
+
 NEXT_EPOCH = "SELECT nextval('relay_epoch')"
 
 

@@ -56,7 +56,7 @@ class Reign:
         self._relay = relay
         self._publisher = publisher
         self._conn = conn
-        self._source = Source(settings, conn)
+        self._source = Source(settings, conn, relay.slot_memory)
         self._clock = PostgresClock()
         self._judge = Judge(conn, self._clock)
         self._intake = Intake(self._source.decoder)

@@ -20,6 +20,7 @@ from relay.errors import ServerAway, SlotBusy, StreamError
 from relay.knock import Knock
 from relay.publisher import Publisher
 from relay.reign import Reign
+from relay.remade import SlotMemory
 from relay.sink import ReignOver
 from relay.watch import Watch
 from runtime.health import Health
@@ -62,6 +63,7 @@ class Relay:
         self._conn: Connection[Any] | None = None
         self._reign: Reign | None = None
         self._standby = False
+        self.slot_memory = SlotMemory()
         self._said: dict[str, float] = {}
 
     def stop(self) -> None:

@@ -89,7 +89,9 @@ class Sink:
             raise ReignOver("the slot is no longer ours")
         try:
             another_life = self._restored or not self._source.same_life(self._publisher.position())
-            lost = self._publisher.seize(control.next_epoch(self._conn), forget_limits=another_life)
+            epoch = control.next_epoch(self._conn)
+            self._source.memory.drew(epoch)
+            lost = self._publisher.seize(epoch, forget_limits=another_life)
         except TokenMismatch as mismatch:
             self._overtake(mismatch)
             return None

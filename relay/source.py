@@ -20,6 +20,7 @@ from relay.errors import (
     StreamError,
 )
 from relay.events import Decoder, PluginName, lsn_int, lsn_text
+from relay.remade import SlotMemory
 from relay.stream import ReplicationStream
 from runtime import metrics
 from runtime.logs import get_logger, redact
@@ -51,11 +52,12 @@ _SLOT_GAUGES: Final = (
 class Source:
     """The relay's place in the WAL. `stream` is None while none can be had; `reason` says why."""
 
-    def __init__(self, settings: Settings, conn: Connection[Any]) -> None:
+    def __init__(self, settings: Settings, conn: Connection[Any], memory: SlotMemory) -> None:
         self._dsn = (settings.replication_url or settings.database_url).get_secret_value()
         self._wish: slot.Wish = settings.decoder
         self._publication = settings.publication
         self._conn = conn
+        self.memory = memory
         self.slot = settings.slot
         self.plugin: PluginName = "pgoutput"
         self.stream: ReplicationStream | None = None
@@ -95,6 +97,7 @@ class Source:
             self.reason = reason
             metrics.gauge("relay_streaming", 0)
             return None
+        self.memory.begin(self._conn, slot.slot_state(self._conn, self.slot))
         self.reason = "ok"
         metrics.gauge("relay_streaming", 1)
         return self.stream
@@ -123,6 +126,8 @@ class Source:
             if ensured is not slot.Ensured.EXISTING:
                 log.warning("relay.new_slot", slot=self.slot, why=ensured, plugin=self.plugin)
                 metrics.count("relay_slots_made_total", why=ensured)
+            else:
+                self.memory.look(self._conn, self.slot, slot.slot_state(self._conn, self.slot))
             self.decoder = slot.new_decoder(self.plugin)
             try:
                 return ReplicationStream.open(
@@ -200,6 +205,7 @@ class Source:
         """Give the slot back, within a second."""
         if self.stream is not None:
             self.stream.close()
+            self.memory.end(self.stream.confirmed)
             self.stream = None
         metrics.gauge("relay_streaming", 0)
         metrics.forget(*_SLOT_GAUGES)  # the next reign may be another relay's
