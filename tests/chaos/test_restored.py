@@ -34,7 +34,6 @@ def _last_id(world: World) -> int:
     return int(row[0])
 
 
-@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_after_a_restore_stale_messages_are_dropped_and_every_new_job_runs(
     world: World, tmp_path: Path
