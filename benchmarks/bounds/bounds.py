@@ -49,6 +49,9 @@ BOUNDS: dict[str, Sequence[Bound]] = {
     "frozen-wal": [
         Bound("unconfirmed", "WAL not confirmed while 1 GB is written and Redis is frozen", 64, "MB"),
     ],
+    "paused-wal": [
+        Bound("unconfirmed", "WAL not confirmed while 1 GB is written and dispatch is paused", 64, "MB"),
+    ],
     "redis-frozen": [
         Bound("taken-for-dead", "jobs taken from a living worker while Redis froze for 30 s", 0, ""),
         Bound("attempts", "attempts that it cost", 0, ""),

@@ -12,13 +12,14 @@ from support.server_setting import setting
 from support.valkey import Valkey
 from support.waiting import eventually
 
-from .test_relay import accept, admin, in_redis
+from .test_relay import accept, admin, expected, in_redis
 
 __all__ = ["admin", "in_redis"]
 
 NOISE = "SELECT pg_logical_emit_message(false, 'noise', repeat(md5(random()::text), 32768))"  # 1 MB
 LAG = "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
 RETAINED = "SELECT pg_current_wal_lsn() - restart_lsn FROM pg_replication_slots WHERE slot_name = %s"
+PAUSE = "SELECT pause_lane('*', %s, 'test', 'WAL while nothing may run')"
 MB = 1 << 20
 MANY = """
 INSERT INTO outbox (message_id, queue, lane, priority, body)
@@ -41,16 +42,18 @@ def peak_mb(relay: Running) -> float:
     return int(line.split()[1]) / 1024
 
 
-@pytest.mark.parametrize("trouble", ["none", "killed", "frozen"])
+@pytest.mark.parametrize("trouble", ["none", "killed", "frozen", "paused"])
 def test_wal_of_others_is_let_go_of(
-    admin: psycopg.Connection, processes: Processes, valkey: Valkey, trouble: str
+    admin: psycopg.Connection, processes: Processes, valkey: Valkey, in_redis: Any, trouble: str
 ) -> None:
     relay, slot = processes.relay(), processes.database.slot
     if trouble == "killed":
         valkey.kill()
     elif trouble == "frozen":
         valkey.freeze()
-    if trouble != "none":
+    elif trouble == "paused":
+        admin.execute(PAUSE, [True])
+    if trouble in {"killed", "frozen"}:
         relay.wait_log("relay.redis_away")
     most = 0.0
     elsewhere = processes.database.server.connect("postgres")
@@ -70,6 +73,8 @@ def test_wal_of_others_is_let_go_of(
     assert relay.log_text().count("relay.attached") == 1
     if trouble == "frozen":
         valkey.thaw()
+    elif trouble == "paused":
+        assert in_redis() == expected(admin), "published all the same: it is the lane that is closed"
 
 
 def test_a_huge_transaction_over_a_slow_link_never_begins_anew(

@@ -22,6 +22,7 @@ MEASURES: Mapping[str, Callable[[Stage], Measured]] = {
         workers.postgres_away,
         redis.redis_down,
         redis.frozen_wal,
+        redis.paused_wal,
         redis.hundred_thousand,
         relay.million,
         relay.million_pgoutput,

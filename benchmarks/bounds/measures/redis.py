@@ -7,6 +7,7 @@ import time
 from benchmarks.bounds.stage import Measured, Stage, seconds_until
 from tests.chaos.faults import FAULTS
 
+PAUSE_ALL = "SELECT pause_lane('*', true, 'bounds', 'WAL while nothing may run')"
 LAG = "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = %s"
 NOISE = "SELECT pg_logical_emit_message(false, 'bounds', repeat(md5(random()::text), 32768))"  # 1 MB
 MB = 1 << 20
@@ -115,10 +116,24 @@ def frozen_wal(stage: Stage) -> Measured:
     stage.start(workers=0)
     stage.world.valkey.freeze()
     stage.world.of("relay")[0].running.wait_log("relay.redis_away")
+    most = _most_unconfirmed(stage)
+    stage.world.valkey.thaw()
+    return {"unconfirmed": most / MB}
+
+
+def paused_wal(stage: Stage) -> Measured:
+    """Everything is paused while 1 GB is written: what waits in closed lanes holds up no WAL."""
+    stage.start(workers=0)
+    stage.admin.execute(PAUSE_ALL)
+    stage.accept(count=100)
+    return {"unconfirmed": _most_unconfirmed(stage) / MB}
+
+
+def _most_unconfirmed(stage: Stage) -> float:
+    """Write 1 GB; return the most WAL, bytes, that the slot had not confirmed meanwhile."""
     most = 0.0
     for n in range(1024):
         stage.admin.execute(NOISE)
         if n % 4 == 0:
             most = max(most, stage.number(LAG, stage.world.database.slot))
-    stage.world.valkey.thaw()
-    return {"unconfirmed": most / MB}
+    return most
