@@ -169,6 +169,19 @@ def cancel(conn: Connection[Any], job: UUID, *, who: str, reason: str) -> str:
     return str(row[0]) if row else "unknown"
 
 
+REPLAY_QUARANTINED = "SELECT replay_quarantined(%s, %s, %s)"
+
+
+def replay_quarantined(conn: Connection[Any], number: int, *, who: str, reason: str) -> str:
+    """Put a quarantined message that belongs to no job back into the outbox.
+
+    Returns `replayed`, `already`, `unknown`, `of_a_job`, `cut`, `alive`, or `refused` and the constraint.
+    """
+    with translated(), conn.transaction():
+        row = conn.execute(REPLAY_QUARANTINED, [number, who, reason]).fetchone()
+    return str(row[0]) if row else "unknown"
+
+
 REVOKE = "SELECT revoke_token(%s, %s, %s)"
 
 

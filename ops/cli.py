@@ -26,6 +26,7 @@ from ops.commands import (
     migrate,
     probe,
     prune,
+    quarantine,
     run,
     submit,
     teams,
@@ -78,7 +79,7 @@ app.add_typer(dead.app, name="dead")
 dispatch.app.command(epilog=EPILOG)(probe.probe)
 app.add_typer(dispatch.app, name="dispatch")
 app.add_typer(artifacts.app, name="artifacts")
-app.add_typer(lists.quarantine, name="quarantine")
+app.add_typer(quarantine.app, name="quarantine")
 app.add_typer(lists.workers, name="workers")
 app.add_typer(lists.actions, name="actions")
 app.command(epilog=EPILOG)(prune.prune)

@@ -147,3 +147,40 @@ BEGIN
    WHERE q.id = p_run;
   RETURN QUERY SELECT v_replayed, r.done + v_replayed, v_more;
 END $$;
+
+-- Put a quarantined intent that belongs to no job back, under its old message id and due at once; a job's comes
+-- back with the job. The schema's checks hold as for any intent. Returns: replayed | already | unknown |
+-- of_a_job | cut (the body may not be whole) | alive (there is such an intent) | refused <constraint>.
+CREATE OR REPLACE FUNCTION replay_quarantined(p_id bigint, p_who text, p_reason text) RETURNS text
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+DECLARE
+  q quarantine%ROWTYPE;
+  v_constraint text;
+BEGIN
+  SELECT * INTO q FROM quarantine WHERE id = p_id FOR UPDATE;
+  IF NOT FOUND THEN
+    RETURN CASE WHEN EXISTS (
+      SELECT FROM operator_actions a
+       WHERE a.action = 'replay_quarantined' AND a.target @> jsonb_build_object('quarantine', p_id)
+    ) THEN 'already' ELSE 'unknown' END;
+  ELSIF q.job IS NOT NULL THEN
+    RETURN 'of_a_job';
+  ELSIF length(q.body) >= 4096 THEN
+    RETURN 'cut';  -- quarantine_intent keeps so much; whether there was more, nobody knows
+  END IF;
+  BEGIN
+    INSERT INTO outbox (message_id, queue, lane, priority, body)
+    VALUES (q.message_id, q.queue, q.lane, q.priority, q.body);
+  EXCEPTION
+    WHEN unique_violation THEN
+      RETURN 'alive';
+    WHEN check_violation OR foreign_key_violation OR not_null_violation THEN
+      GET STACKED DIAGNOSTICS v_constraint = CONSTRAINT_NAME;
+      RETURN 'refused ' || v_constraint;
+  END;
+  DELETE FROM quarantine WHERE id = q.id;
+  INSERT INTO operator_actions (who, action, reason, target)
+  VALUES (p_who, 'replay_quarantined', p_reason,
+          jsonb_build_object('quarantine', q.id, 'message_id', q.message_id));
+  RETURN 'replayed';
+END $$;

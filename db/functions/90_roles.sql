@@ -86,7 +86,7 @@ BEGIN
     SELECT p.oid::regprocedure FROM pg_proc p
      WHERE p.pronamespace = 'public'::regnamespace
        AND p.proname IN ('accept_jobs', 'accept_each', 'over_quota', 'claim_jobs', 'finish_jobs', 'finish_each', 'end_claim', 'rescue_jobs',
-                         'cancel_job', 'replay_jobs', 'set_lane', 'create_team', 'create_token', 'revoke_token',
+                         'cancel_job', 'replay_jobs', 'replay_quarantined', 'set_lane', 'create_team', 'create_token', 'revoke_token',
                          'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
                          'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
                          'quarantine_intent', 'put_intents', 'preview_message', 'refuse_change',
@@ -120,7 +120,7 @@ GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, finish_each, end_claim, rescu
 GRANT SELECT ON operator_jobs, operator_events, operator_quarantine, operator_teams, operator_lanes,
   operator_dispatch, operator_remaining, operator_slots, operator_tokens, operator_workers, operator_queues,
   operator_replays, operator_audit, operator_migrations, operator_probes, dispatch_counts, oldest_due TO oncommit_operator;
-GRANT EXECUTE ON FUNCTION replay_jobs, begin_replay, replay_slice, cancel_as_operator, set_lane, pause_lane,
+GRANT EXECUTE ON FUNCTION replay_jobs, begin_replay, replay_slice, replay_quarantined, cancel_as_operator, set_lane, pause_lane,
   set_backlog, create_team, create_token, revoke_token, prunable, prune_jobs, artifacts_page, send_probes,
   end_probe TO oncommit_operator;
 

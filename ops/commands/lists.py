@@ -1,6 +1,5 @@
-"""`oncommit quarantine | workers | actions list`: what is put away, who works, who did what."""
+"""`oncommit workers | actions list`: who works, who did what."""
 
-from typing import Annotated
 
 import typer
 
@@ -10,18 +9,8 @@ from ops.commands.acts import Limit, operator_connection
 from ops.commands.who import AsJson
 from ops.exit_codes import EPILOG
 
-quarantine = typer.Typer(no_args_is_help=True, help="Quarantine: messages that nobody can run.")
 workers = typer.Typer(no_args_is_help=True, help="Workers: processes that render.")
 actions = typer.Typer(no_args_is_help=True, help="Actions: who of the operators did what, and why.")
-
-
-@quarantine.callback()
-def quarantine_group() -> None:
-    """Quarantine: messages that nobody can run, put away with the reason.
-
-    The job of such a message is dead with the error class Quarantined: `oncommit dead replay --error
-    Quarantined` brings it back.
-    """
 
 
 @workers.callback()
@@ -32,23 +21,6 @@ def workers_group() -> None:
 @actions.callback()
 def actions_group() -> None:
     """Actions: who of the operators did what, and why."""
-
-
-@quarantine.command("list", epilog=EPILOG)
-def quarantine_list(
-    *,
-    lane: Annotated[str | None, typer.Option(help="only this lane (team)")] = None,
-    limit: Limit = 50,
-    as_json: AsJson = False,
-) -> None:
-    """List quarantined messages, last first, without their bodies.
-
-    Example: oncommit quarantine list --lane red
-    """
-    with operator_connection() as conn:
-        rows = oversight.quarantine(conn, lane=lane, limit=limit)
-    columns = ("id", "at", "lane", "message_id", "job", "who", "reason")
-    show.tell_rows(rows, columns, as_json=as_json, none="nothing is in quarantine")
 
 
 @workers.command("list", epilog=EPILOG)

@@ -56,6 +56,7 @@ FUNCTIONS: dict[str, str] = {
     "claim_probe": "worker", "finish_probe": "worker",
     "quarantine_intent": "relay worker",
     "replay_jobs": "operator", "begin_replay": "operator", "replay_slice": "operator",
+    "replay_quarantined": "operator",
     "cancel_as_operator": "operator", "set_lane": "operator", "pause_lane": "operator",
     "set_backlog": "operator", "create_team": "operator", "create_token": "operator",
     "revoke_token": "operator", "prunable": "operator", "prune_jobs": "operator",
