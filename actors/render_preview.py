@@ -97,6 +97,7 @@ class Previews:
                 raise
 
     def _handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
+        failpoint("claim.before")
         if self._gate.stopping:
             raise Defer(0, why="stopping")
         if self._gate.database_away:

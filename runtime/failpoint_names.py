@@ -5,6 +5,7 @@ NAMES = frozenset(
         "accept.after_commit",
         "artifact.before",
         "claim.after",
+        "claim.before",
         "finish.after",
         "finish.before",
         "heartbeat.before",

@@ -1,6 +1,5 @@
 """`oncommit workers | actions list`: who works, who did what."""
 
-
 import typer
 
 from db import oversight
