@@ -22,6 +22,11 @@ SELECT DISTINCT p.proname::text FROM pg_proc p
    AND has_function_privilege('oncommit_operator', p.oid, 'EXECUTE')
    AND NOT has_function_privilege('public', p.oid, 'EXECUTE')
 """
+#: A message of another hand, put aside.
+FOREIGN = """
+INSERT INTO quarantine (intent, message_id, queue, lane, priority, body, reason, who)
+VALUES (1, 'acme|receipt-1', 'previews', 'acme', 3, '{}', 'no such actor', 'relay')
+"""
 #: It takes away what a run of probes has left of itself; the run's own row says who and why.
 NO_ACT = {"end_probe"}
 
@@ -129,6 +134,13 @@ def probe(scene: Scene) -> object:
     return probes.send(scene.operator, 1, queue="previews", **ACT).run
 
 
+def replay_quarantined(scene: Scene) -> object:
+    scene.database.admin.execute(FOREIGN)
+    (number,) = scene.database.admin.execute("SELECT id FROM quarantine").fetchone() or (0,)
+    assert operate.replay_quarantined(scene.operator, number, **ACT) == "replayed"
+    return "acme|receipt-1"
+
+
 #: Act -> (the function of the database, the row's action). Making a team or a token asks for no reason.
 ACTS: dict[Callable[[Scene], object], tuple[str, str]] = {
     pause: ("pause_lane", "set_lane"),
@@ -146,6 +158,7 @@ ACTS: dict[Callable[[Scene], object], tuple[str, str]] = {
     verify_artifacts: ("artifacts_page", "verify_artifacts"),
     repair_artifacts: ("artifacts_page", "repair_artifacts"),
     probe: ("send_probes", "probe"),
+    replay_quarantined: ("replay_quarantined", "replay_quarantined"),
 }
 
 
