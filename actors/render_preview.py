@@ -1,11 +1,9 @@
 """The actor: claim -> render -> store the preview -> finish, each fenced; every way out is accounted for.
 
-A finish is handed over (actors/finishing.py); every other end is written by the thread that rendered.
+A finish is handed over (actors/finishing.py); every other end is written at once (actors/ending.py).
 """
 
 import time
-from collections.abc import Callable
-from threading import Event
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +13,13 @@ from psycopg_pool import ConnectionPool
 from actors import simulate
 from actors.about import about
 from actors.child import Renderers
-from actors.decide import Decision, decide
+from actors.ending import REFUSED_MS, Ends
 from actors.errors import (
     ArtifactNotStored,
     DocumentMissing,
     RenderError,
     RenderStopped,
     Stop,
-    metric_label,
 )
 from actors.finishing import Finishes, Kept
 from actors.gate import Gate
@@ -46,9 +43,6 @@ log = logs.get_logger(__name__)
 HELD_MS = 500
 #: The gate is closed while the database is away: no message comes back for longer than it takes to open.
 AWAY_MS = 1_000
-#: A statement that the server refuses is refused again: a fault to repair, so ask seldom.
-REFUSED_MS = 5_000
-FIRST_INSIST_SECONDS, LONGEST_INSIST_SECONDS = 0.05, 1.0
 
 
 class Previews:
@@ -67,7 +61,7 @@ class Previews:
         settings: Settings,
         finishes: Finishes,
         progress: Progress,
-        give_up: Event,
+        ends: Ends,
     ) -> None:
         self._worker = worker
         self._database = database
@@ -79,7 +73,7 @@ class Previews:
         self._settings = settings
         self._finishes = finishes
         self._progress = progress
-        self._give_up = give_up
+        self._ends = ends
         self._patience = Patience()
 
     def handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
@@ -157,10 +151,10 @@ class Previews:
             if stopped.why is Stop.LOST:  # another worker has it by now: nothing to write
                 metrics.count("claims_ended_total", how="dropped", outcome=Ended.LOST.value)
                 return None
-            self._end(claim, self._decide(claim, stopped))
+            self._ends.end(claim, stopped)
         except Exception as error:  # noqa: BLE001 -- every error of a render ends its claim, by its class
             self._progress.failed(claim.job, error)
-            self._end(claim, self._decide(claim, error))
+            self._ends.end(claim, error)
         else:
             self._progress.made()
             return Finish(claim, artifact, size)
@@ -210,73 +204,6 @@ class Previews:
         finally:
             run.take_back()
             self._renderers.give(child)
-
-    def _decide(self, claim: Claim, error: Exception) -> Decision:
-        decision = decide(
-            error,
-            attempt=claim.attempt,
-            max_attempts=claim.max_attempts,
-            releases=claim.releases,
-            message_id=f"{claim.team}|{claim.job}.{claim.dispatch_no}",
-            base_ms=self._settings.backoff_base_ms,
-            cap_ms=self._settings.backoff_cap_ms,
-        )
-        metrics.count("render_errors_total", error=metric_label(decision.error_class))
-        if not isinstance(error, RenderError):  # a fault of this program: say where
-            log.error("unexpected error", exc_info=error)
-        # Not the error's text: it may quote the document. It is in the events, for who may read those.
-        log.warning(
-            "render ended without a preview",
-            error_class=decision.error_class,
-            how=decision.how.value,
-        )
-        return decision
-
-    def _end(self, claim: Claim, decision: Decision) -> None:
-        with span("end", how=decision.how, error_class=metric_label(decision.error_class)):
-            ended = self._insist(
-                lambda conn: claims.end(
-                    conn,
-                    self._worker,
-                    claim,
-                    decision.how,
-                    error_class=decision.error_class,
-                    error=decision.error_text,
-                    delay_ms=decision.delay_ms,
-                    spend=decision.spend,
-                )
-            )
-        self._account(decision.how.value, ended)
-
-    def _insist(self, write: Callable[[Connection[Any]], Ended]) -> Ended | None:
-        """Write an end until the database has taken it; None when the process must go.
-
-        Repeating is safe: the end is fenced, and one that took answers `already`. A claim that is lost
-        meanwhile answers `lost`. A refusal is repeated too, until somebody has made the table or the
-        grant that is missing, or until the steward finds the claim too old. Were the
-        message consumed instead, the next one would find a claim of this process and render once more.
-        """
-        pause = FIRST_INSIST_SECONDS
-        while True:
-            try:
-                with translated(), self._database.connection() as conn:
-                    return write(conn)
-            except Conflict:
-                log.info("conflict while ending a claim: again")
-            except Refused:
-                log.exception("the end of a claim was refused: it is kept and tried again")
-                pause = REFUSED_MS / 1000
-            except DatabaseError:
-                self._gate.away()
-            if self._give_up.wait(pause):
-                return None
-            pause = min(pause * 2, LONGEST_INSIST_SECONDS)
-
-    @staticmethod
-    def _account(how: str, ended: Ended | None) -> None:
-        outcome = ended.value if ended else "unwritten"
-        metrics.count("claims_ended_total", how=how, outcome=outcome)
-        log.info("claim ended", how=how, outcome=outcome)
 
 
 def _before(claim: Claim) -> str:

@@ -1,6 +1,6 @@
 """The worker process: builds what stands around the actor when Dramatiq boots, and takes it down again.
 
-- before boot: database, renderer children, heartbeat; nothing is fetched before the first beat took;
+- before boot: its parts (actors/parts.py); nothing is fetched before the first beat took;
 - after boot: the health page;
 - before shutdown: the orderly stop begins, see actors/shutdown.py;
 - before a worker thread ends: each finish is written, or given up;
@@ -8,77 +8,33 @@
 """
 
 import signal
-import time
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
 
 import dramatiq
 from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.worker import Worker
-from psycopg import Connection
-from psycopg_pool import ConnectionPool
 
-from actors.child import Renderers
-from actors.errors import RendererUnavailable
-from actors.finishing import Finishes
-from actors.gate import Gate
-from actors.heartbeat import Heartbeat
 from actors.judge import Unreadable, judge
-from actors.kept_connection import KeptConnection
-from actors.loops import Loops, die
-from actors.probe import Probing
-from actors.progress import Progress
-from actors.render_log import RenderLog
-from actors.render_preview import AWAY_MS, Previews
-from actors.renderer import Limits
-from actors.running import Running
-from actors.shutdown import Shutdown, leaving_within, once_only
-from actors.steward import Steward
+from actors.loops import die
+from actors.parts import Parts, build
+from actors.render_preview import AWAY_MS
+from actors.shutdown import leaving_within, once_only
 from broker.client import redis_client
 from broker.delivery import Delivery
-from broker.eviction import Eviction
 from broker.lane_broker import LaneBroker
 from broker.settle import Defer
-from db import outbox, pool, workers
+from db import outbox
 from db.errors import DatabaseError, translated
 from runtime import logs, metrics, tracing
-from runtime.blobs import BlobStore
 from runtime.health import Health, HealthServer, serve_health
 from runtime.settings import Settings, settings
 
 log = logs.get_logger(__name__)
 
 QUEUE = "previews"
-#: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
-LINK_SECONDS = 5.0
-#: So many finishes may wait for each thread: more than renders of a millisecond end during one commit, and
-#: few enough for what a killed worker costs: an attempt for each, and for the one that each thread holds.
-FINISHES_PER_THREAD = 4
 #: A goodbye takes two connection attempts of 5 s at most, one after the other, where the database is away.
 GOODBYE_SECONDS = 12.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What a booted process consists of."""
-
-    database: ConnectionPool[Connection[Any]]
-    beats: KeptConnection
-    looks: KeptConnection
-    ends: KeptConnection
-    gate: Gate
-    running: Running
-    renderers: Renderers
-    render_log: RenderLog
-    finishes: Finishes
-    progress: Progress
-    heartbeat: Heartbeat
-    loops: Loops
-    eviction: Eviction
-    shutdown: Shutdown
-    previews: Previews
-    probing: Probing
 
 
 class WorkerProcess(Middleware):
@@ -87,8 +43,7 @@ class WorkerProcess(Middleware):
     def __init__(self, given: Settings) -> None:
         self.id: UUID = uuid4()
         self._settings = given
-        self._dsn = given.database_url.get_secret_value()
-        self._parts: _Parts | None = None
+        self._parts: Parts | None = None
         self._health: HealthServer | None = None
 
     # Dramatiq's hooks. It logs what a hook raises and goes on; a process half built must not. ------
@@ -99,16 +54,16 @@ class WorkerProcess(Middleware):
             die(f"oncommit's workers need a LaneBroker, not {type(broker).__name__}")
         try:
             once_only(signal.SIGTERM, signal.SIGHUP)
-            self._parts = self._build(broker, worker.worker_threads)
+            self._parts = build(self._settings, self.id, broker, worker.worker_threads, self._goodbye)
         except Exception as error:  # noqa: BLE001 -- see above
             die("the worker cannot start", error=error)
 
     def after_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
         """Serve the health page, since there is something to tell."""
-        del worker
+        del broker, worker
         parts = self.parts
         try:
-            self._health = serve_health(lambda: Health(parts.loops.turning), lambda: _ready(parts, broker))
+            self._health = serve_health(lambda: Health(parts.loops.turning), parts.health)
         except OSError as error:
             die("the health page finds no port", error=error)
         log.info("worker", worker=str(self.id), health=self._health.url)
@@ -132,7 +87,7 @@ class WorkerProcess(Middleware):
     # -----------------------------------------------------------------------------------------------
 
     @property
-    def parts(self) -> _Parts:
+    def parts(self) -> Parts:
         """Return what was built at boot.
 
         Raises:
@@ -143,85 +98,9 @@ class WorkerProcess(Middleware):
             raise RuntimeError("the worker has not booted")
         return self._parts
 
-    def _build(self, broker: LaneBroker, threads: int) -> _Parts:
-        s = self._settings
-        # One connection for each thread, and one for quarantines by the consumer.
-        database = pool.pool(self._dsn, "oncommit worker", size=threads + 1)
-        beats = KeptConnection(self._dsn, "oncommit worker heartbeat")
-        looks = KeptConnection(self._dsn, "oncommit worker steward")
-        ends = KeptConnection(self._dsn, "oncommit worker")
-        gate, running = Gate(broker), Running()
-        limits = Limits(memory_bytes=s.render_memory_mb << 20, output_bytes=s.render_output_bytes)
-        renderers = Renderers(limits)
-        try:
-            renderers.warm_up(threads)
-        except RendererUnavailable:
-            log.exception("no renderer yet: the first jobs will try again")
-        render_log = RenderLog(s.render_log, self.id)
-        shutdown = Shutdown(gate, running, grace_seconds=s.shutdown_grace_seconds, goodbye=self._goodbye)
-        finishes = Finishes(
-            self.id, ends, gate, running, most=FINISHES_PER_THREAD * threads, give_up=shutdown.give_up
-        )
-        progress = Progress()
-        previews = Previews(
-            worker=self.id,
-            database=database,
-            gate=gate,
-            running=running,
-            renderers=renderers,
-            blobs=BlobStore(s.blobs),
-            render_log=render_log,
-            settings=s,
-            finishes=finishes,
-            progress=progress,
-            give_up=shutdown.give_up,
-        )
-        heartbeat = Heartbeat(self.id, beats, gate, running, threads=threads)
-        steward = Steward(
-            self.id, looks, lost_seconds=s.worker_lost_seconds, render_seconds=s.render_timeout_seconds
-        )
-        loops = Loops()
-        loops.start("finishes", finishes.run)
-        loops.start("heartbeat", heartbeat.run)
-        loops.start("steward", steward.run)
-        metrics.count("worker_quarantined_total", 0, outcome="quarantined")  # so that the first one is a rise
-        eviction = Eviction(broker.lanes)
-        loops.start("eviction", eviction.run)
-        return _Parts(
-            database=database,
-            beats=beats,
-            looks=looks,
-            ends=ends,
-            gate=gate,
-            running=running,
-            renderers=renderers,
-            render_log=render_log,
-            finishes=finishes,
-            progress=progress,
-            heartbeat=heartbeat,
-            loops=loops,
-            eviction=eviction,
-            shutdown=shutdown,
-            previews=previews,
-            probing=Probing(self.id, database, gate),
-        )
-
     def _goodbye(self) -> None:
-        """Take the worker's row away (kept while a claim names it) and close what is open."""
-        parts = self.parts
         with leaving_within(GOODBYE_SECONDS):
-            parts.loops.stop()
-            try:
-                with parts.beats.connection() as conn:
-                    workers.leave(conn, self.id)
-            except DatabaseError as error:
-                log.warning("could not say goodbye to the database: %s", error)
-            parts.beats.close()
-            parts.looks.close()
-            parts.ends.close()
-            parts.renderers.close()
-            parts.render_log.close()
-            parts.database.close(timeout=1.0)
+            self.parts.close()
             if self._health is not None:
                 self._health.close()
             tracing.shutdown()  # this process ends without atexit
@@ -275,24 +154,6 @@ class WorkerProcess(Middleware):
         message = CurrentMessage.get_current_message()
         if isinstance(message, Delivery):
             self.parts.probing.handle(message.lane_id, message.message_timestamp)
-
-
-def _ready(parts: _Parts, broker: dramatiq.Broker) -> Health:
-    beat_age = time.monotonic() - parts.heartbeat.last_success
-    silence = broker.silence() if isinstance(broker, LaneBroker) else float("inf")
-    database, redis, stopping = beat_age < LINK_SECONDS, silence < LINK_SECONDS, parts.gate.stopping
-    trouble = parts.progress.trouble
-    return Health(
-        database and redis and parts.eviction.ok and not stopping and not trouble,
-        {
-            "database": database,
-            "redis": redis,
-            "stopping": stopping,
-            "running": len(parts.running.all()),
-            "renders": trouble or "ok",
-            **parts.eviction.detail,
-        },
-    )
 
 
 def set_up() -> None:

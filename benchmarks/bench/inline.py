@@ -7,7 +7,7 @@ acknowledgement are production's; only the renderer's child process is not there
 from collections.abc import Mapping
 from typing import Any
 
-from actors import worker_process
+from actors import parts, worker_process
 from actors.renderer import Limits
 
 #: Every preview: its blob is stored once and found afterwards.
@@ -44,5 +44,5 @@ class NoRenderers:
 
 def setup() -> None:
     """Build the worker's broker; see `actors.setup`."""
-    worker_process.Renderers = NoRenderers  # type: ignore[assignment,misc]
+    parts.Renderers = NoRenderers  # type: ignore[assignment,misc]
     worker_process.set_up()

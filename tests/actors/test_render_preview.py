@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from actors import finishing, render_preview
+from actors import ending, finishing
 from actors.child import Renderers
+from actors.ending import Ends
 from actors.errors import Stop
 from actors.finishing import Finishes
 from actors.gate import Gate
@@ -78,6 +79,7 @@ class Actor:
         self.stopped = Event()
         self.finisher = Thread(target=self.finishes.run, args=[self.stopped])
         self.finisher.start()
+        given = Settings(backoff_base_ms=1, render_timeout_seconds=10)
         self.previews = Previews(
             worker=self.id,
             database=self.database,
@@ -86,10 +88,10 @@ class Actor:
             renderers=self.renderers,
             blobs=self.blobs,
             render_log=self.log,
-            settings=Settings(backoff_base_ms=1, render_timeout_seconds=10),
+            settings=given,
             finishes=self.finishes,
             progress=Progress(),
-            give_up=self.give_up,
+            ends=Ends(self.id, self.database, self.gate, given, self.give_up),
         )
 
     def handle(self, job: UUID, number: int = 1) -> list[str]:
@@ -266,7 +268,7 @@ def test_an_end_that_is_refused_is_kept_until_it_takes(
 
     monkeypatch.setattr(claims, "finish_each", without_its_table(claims.finish_each))
     monkeypatch.setattr(claims, "end", without_its_table(claims.end))
-    monkeypatch.setattr(render_preview, "REFUSED_MS", 10)
+    monkeypatch.setattr(ending, "REFUSED_MS", 10)
     monkeypatch.setattr(finishing, "REFUSED_SECONDS", 0.01)
     actor.handle(job, 1)
     assert [str(answer) for answer in answers] == ["42P01 UndefinedTable", "done"]

@@ -17,5 +17,5 @@ VARIABLE = "EVIL_RENDERER"
 def setup() -> None:
     """Set the worker up with the renderer that the variable names, until its process ends."""
     target = f"support.evil_renderers:{os.environ[VARIABLE]}"
-    patch("actors.worker_process.Renderers", partial(Renderers, target=target)).start()
+    patch("actors.parts.Renderers", partial(Renderers, target=target)).start()
     actors.setup()
