@@ -175,7 +175,7 @@ async def _accept(
         if batch is None:
             return _unless_pruned(*await _single(found, everything, seconds))
         within = WORK_SECONDS + len(wanted.jobs) / JOBS_PER_SECOND
-        async with found.turns.turn(caller.team, seconds):
+        async with found.turns.turn(caller.team, key, seconds):
             whole = partial(_whole, everything)
             return _unless_pruned(*await found.database.run(whole, wait=seconds, within=within))
 

@@ -101,13 +101,15 @@ class Turns:
     def __init__(self, at_a_time: int = BATCHES_AT_A_TIME) -> None:
         self._at_a_time = at_a_time
         self._lines: dict[str, asyncio.Semaphore] = {}
+        self._in_hand: list[tuple[str, str]] = []  # team and key of those who have their turn: a few
 
     @asynccontextmanager
-    async def turn(self, team: str, seconds: float) -> AsyncGenerator[None, None]:
-        """Wait so long for the team's turn, and have it until the block ends.
+    async def turn(self, team: str, key: str, seconds: float) -> AsyncGenerator[None, None]:
+        """Wait so long for the team's turn with the batch `key`, and have it until the block ends.
 
         Raises:
-            Problem: overloaded, the turn did not come.
+            Problem: the turn did not come; key-busy if another request with this key has one here, else
+                overloaded.
 
         """
         line = self._lines.setdefault(team, asyncio.Semaphore(self._at_a_time))
@@ -115,8 +117,12 @@ class Turns:
             async with asyncio.timeout(seconds):
                 await line.acquire()
         except TimeoutError:
+            if (team, key) in self._in_hand:
+                raise Problem("key-busy") from None
             raise Problem("overloaded", "Other batches of the team are in hand; send it again.") from None
+        self._in_hand.append((team, key))
         try:
             yield
         finally:
+            self._in_hand.remove((team, key))
             line.release()
