@@ -1,5 +1,6 @@
 """The numbers of trouble: what waits, runs, was lost, rescued, replayed and put aside is told as it is."""
 
+import psutil
 import pytest
 
 from support.kinds import kinds
@@ -61,7 +62,27 @@ def test_what_was_lost_rescued_and_replayed_is_told(processes: Processes, databa
     database.admin.execute(REPLAY, [[job["id"]]])
     eventually(lambda: status(database, job["id"]) == "succeeded", timeout=60)
     assert total(second, "attempts_total", after="replay") == 1
-    assert total(relay, "relay_duplicate_publishes_total") <= total(relay, "relay_published_total")
+
+
+def test_what_came_twice_is_told(processes: Processes, database: Database) -> None:
+    portal, relay = processes.portal(), processes.relay(ONCOMMIT_AUDIT_SECONDS="3600")
+    client = House(database, portal, processes).client()
+    relay.wait_log("relay.caught_up")
+    client.job()
+    eventually(lambda: total(relay, "relay_published_total", road="stream") == 1)
+    assert total(relay, "relay_duplicate_publishes_total") == 0
+    [pid] = [line["pid"] for line in relay.log_lines() if line["event"] == "relay.attached"]
+    sender = psutil.Process(pid)
+    sender.suspend()
+    try:
+        client.job()
+        processes.valkey.client.flushall()
+        eventually(lambda: total(relay, "relay_published_total", road="resync") == 2)
+    finally:
+        sender.resume()
+    # The stream brings the second one after the resync did, and of the first one nothing again.
+    eventually(lambda: total(relay, "relay_duplicate_publishes_total") == 1)
+    assert total(relay, "relay_published_total") == 3
 
 
 def test_what_is_put_aside_is_told(processes: Processes, database: Database) -> None:
