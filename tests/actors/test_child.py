@@ -100,7 +100,7 @@ def test_a_hang_ends_at_its_time_limit(document: Path, target: str) -> None:
     error = failure(document, target, timeout=0.5)
     assert isinstance(error, RenderTimeout)
     assert str(error) == "longer than 0.5 s"
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
 
 
 def test_a_memory_bomb_is_told_as_such(document: Path) -> None:
@@ -213,7 +213,7 @@ def test_another_thread_can_end_a_render(document: Path) -> None:
     begun = time.monotonic()
     with pytest.raises(RenderCrashed):
         child.render(request(document, hang=True), 30)
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 10
     child.kill()  # gone already: harmless
 
 

@@ -45,11 +45,12 @@ def test_pages_answer_in_time(tmp_path: Path, ready: str, status: int, told: dic
     try:
         eventually(file.exists)
         url = file.read_text(encoding="utf-8")
-        for _ in range(2):
-            started = time.monotonic()
-            answer = httpx.get(f"{url}/readyz", trust_env=False)
-            assert (answer.status_code, answer.json()) == (status, told)
-            assert time.monotonic() - started < 1.5
+        with httpx.Client(trust_env=False) as client:  # making one takes a while: it reads certificates
+            for _ in range(2):
+                started = time.monotonic()
+                answer = client.get(f"{url}/readyz")
+                assert (answer.status_code, answer.json()) == (status, told)
+                assert time.monotonic() - started < 1.5
         assert httpx.get(f"{url}/livez", trust_env=False).json() == {"ok": True}
         assert "documents_put_total 1.0" in httpx.get(f"{url}/metrics", trust_env=False).text
         assert httpx.get(f"{url}/nowhere", trust_env=False).status_code == 404

@@ -42,7 +42,7 @@ def test_an_intent_that_was_never_published_is_found_by_the_audit(
     # Behind it in the WAL, so the stream has passed it by once this one is there.
     eventually(lambda: f"acme|{seen}.1" in in_redis(), describe="the one that the stream shows")
     eventually(lambda: in_redis() == expected(admin), describe="the one that it does not show")
-    eventually(lambda: published(relay, "audit"), timeout=5)
+    eventually(lambda: published(relay, "audit"))
     assert published(relay, "stream")
     told = [line for line in relay.log_lines() if line["event"] == "relay.caught_up" and line["republished"]]
     assert [(line["occasion"], line["republished"]) for line in told] == [("audit", 1)]

@@ -115,7 +115,7 @@ def test_redis_killed_while_jobs_are_accepted(
         describe="the slot is confirmed while Redis is away",
     )
     valkey.start(empty=empty)
-    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="60 messages")
+    eventually(lambda: in_redis() == expected(admin), describe="60 messages")
 
 
 def test_the_relay_survives_postgres(
@@ -153,10 +153,10 @@ def test_the_second_relay_waits_and_takes_over(
     second = processes.relay(ready=False)
     second.wait_log("waiting to take over")
     accept(admin, 3)
-    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="3 messages")
+    eventually(lambda: in_redis() == expected(admin), describe="3 messages")
     first.kill()
     accept(admin, 3)
-    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="6 messages after takeover")
+    eventually(lambda: in_redis() == expected(admin), describe="6 messages after takeover")
     # It said "standby", hence ready, for ever.
     assert '"role":"relay"' in second.page("/readyz").replace(" ", "")
 
@@ -213,7 +213,7 @@ def test_restored_database_with_lower_epochs_still_dispatches(
     Lanes(valkey.client, "oncommit").seize(1_000_000)
     relay = processes.relay()
     accept(admin, 3)
-    eventually(lambda: in_redis() == expected(admin), timeout=5, describe="3 messages")
+    eventually(lambda: in_redis() == expected(admin), describe="3 messages")
     relay.wait_log("relay.database_restored")
 
 

@@ -291,10 +291,10 @@ def test_closing_gives_the_slot_back_at_once(reader: Reader, relay_conn: psycopg
     assert reader.stream.fileno() >= 0
     started = time.monotonic()
     reader.stream.close()
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 5  # a second of it may be the polite end of COPY
     reader.stream.close()
     assert reader.stream.fileno() == -1
-    eventually(lambda: slot.slot_state(relay_conn, reader.database.slot).active_pid is None, timeout=5)
+    eventually(lambda: slot.slot_state(relay_conn, reader.database.slot).active_pid is None)
 
 
 def test_a_server_that_nobody_reaches_is_away(database: Database) -> None:
