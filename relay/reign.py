@@ -107,7 +107,7 @@ class Reign:
         began = time.monotonic()
         self._stream_at = began + STREAM_RETRY_SECONDS
         stream = self._source.attach(start)
-        # An address that does not answer holds a try up for seconds, and nothing is polled meanwhile.
+        # A server that answers late holds a try up, and nothing is polled meanwhile.
         now = time.monotonic()
         self._stream_at = now + max(STREAM_RETRY_SECONDS, RETRY_SHARE * (now - began))
         if stream is None:

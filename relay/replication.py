@@ -38,7 +38,7 @@ _NAME: Final = re.compile(r"[a-z0-9_]{1,63}")
 # Column values arrive in their text form, which follows these settings; a role or a database may have
 # its own. Options of the connection win over both.
 _PINNED: Final = {"DateStyle": "ISO", "TimeZone": "UTC", "extra_float_digits": "1", "statement_timeout": "0"}
-# The relay's loop stands still for so long at a try, within its own patience (10 s); it polls between tries.
+# A try ends after this; nobody waits for it: see dial.py.
 _CONNECT_S: Final = 5
 # Commands before the stream answer at once, or the server is not well.
 _COMMAND_S: Final = 10.0

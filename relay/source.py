@@ -6,6 +6,7 @@ from typing import Any, Final
 from psycopg import Connection
 
 from relay import publication, slot
+from relay.dial import Dial
 from relay.errors import (
     PluginForbidden,
     PluginMissing,
@@ -34,6 +35,9 @@ WAL_SENDER_TIMEOUT: Final = 10.0
 PLUGINS: Final[tuple[PluginName, ...]] = ("wal2json", "pgoutput")
 #: Making a slot waits for open write transactions, and polling waits meanwhile: dispatch within 2 s.
 CREATE_SECONDS: Final = 0.5
+#: How long a reign waits for the stream's connection at first, and at each try while it polls.
+PATIENCE_SECONDS: Final = 1.0
+POLLING_PATIENCE_SECONDS: Final = 0.25
 #: What leaves dispatch to polling instead of ending the reign.
 _NO_STREAM = (
     SlotCreationBlocked, ReplicationRefused, PublicationMissing, SlotForeign, PluginForbidden, PluginMissing,
@@ -54,6 +58,7 @@ class Source:
 
     def __init__(self, settings: Settings, conn: Connection[Any], memory: SlotMemory) -> None:
         self._dsn = (settings.replication_url or settings.database_url).get_secret_value()
+        self._dial = Dial(self._dsn, WAL_SENDER_TIMEOUT)
         self._wish: slot.Wish = settings.decoder
         self._publication = settings.publication
         self._conn = conn
@@ -129,6 +134,7 @@ class Source:
             else:
                 self.memory.look(self._conn, self.slot, slot.slot_state(self._conn, self.slot))
             self.decoder = slot.new_decoder(self.plugin)
+            patience = POLLING_PATIENCE_SECONDS if self._polling else PATIENCE_SECONDS
             try:
                 return ReplicationStream.open(
                     self._dsn,
@@ -137,6 +143,7 @@ class Source:
                     publication=self._publication,
                     start_lsn=start,
                     wal_sender_timeout=WAL_SENDER_TIMEOUT,
+                    conn=self._dial.connection(patience),
                 )
             except _VANISHED:
                 if last_try:
@@ -203,6 +210,7 @@ class Source:
 
     def close(self) -> None:
         """Give the slot back, within a second."""
+        self._dial.close()
         if self.stream is not None:
             self.stream.close()
             self.memory.end(self.stream.confirmed)

@@ -75,9 +75,11 @@ class ReplicationStream:
         publication: str,
         start_lsn: int = 0,
         wal_sender_timeout: float = 30.0,
+        conn: psycopg.Connection | None = None,
     ) -> Self:
         """Start streaming `slot` from `start_lsn` (0: where the slot stands).
 
+        `conn`: made by `replication.connect` with the same time-out; the stream's own from now on.
         `wal_sender_timeout`, seconds, at least 1: each side takes the other for dead after so long a
         silence. A start beyond the end of the server's WAL belongs to another life of the database
         (a restore): the slot's own position is taken instead.
@@ -89,7 +91,7 @@ class ReplicationStream:
         """
         if wal_sender_timeout < 1:
             raise ValueError("wal_sender_timeout: at least 1 second")
-        conn = replication.connect(dsn, wal_sender_timeout)
+        conn = conn or replication.connect(dsn, wal_sender_timeout)
         try:
             identity = replication.start(conn.pgconn, slot, decoder, publication, start_lsn)
         except BaseException:
