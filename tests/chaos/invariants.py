@@ -180,6 +180,16 @@ def _renders(evidence: Evidence, job: Job) -> Iterator[tuple[float, float]]:
             yield line["time"], max(line["time"], min(t for t in [*known, float("inf")] if t is not None))
 
 
+def no_two_renders_of_one_job_overlap(evidence: Evidence) -> Iterator[str]:
+    """A job begins again only when its last render has ended, or was taken from its worker."""
+    for job in evidence.jobs.values():
+        over = 0.0
+        for began, ended in sorted(_renders(evidence, job)):
+            if began < over:
+                yield f"begun {over - began:g} s before its last render was over: {told(job)}"
+            over = max(over, ended)
+
+
 def a_paused_team_starts_nothing(evidence: Evidence) -> Iterator[str]:
     """No claim between the pause's commit and the moment somebody asks to resume."""
     since: dict[str, float] = {}
@@ -225,6 +235,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     nobody_is_taken_for_dead_who_is_well,
     nothing_is_left,
     caps_hold,
+    no_two_renders_of_one_job_overlap,
     a_paused_team_starts_nothing,
     processes_end_for_a_reason,
     an_armed_failpoint_acts,

@@ -16,6 +16,7 @@ class Member:
     """A process of the world and its links.
 
     Attributes:
+        door: what leads clients to a portal.
         expected: a fault is why it ends next.
         expects_to_die: it is given work that kills it, any number of times.
         hand: whoever ends or starts it holds this.
@@ -27,6 +28,7 @@ class Member:
     running: Running
     postgres: Proxy
     redis: Proxy | None
+    door: Proxy | None = None
     expected: bool = False
     expects_to_die: bool = False
     hand: threading.Lock = dataclasses.field(default_factory=threading.Lock)

@@ -162,6 +162,7 @@ SPOILED: list[tuple[Callable[..., Any], Evidence]] = [
     (invariants.nothing_is_left, dataclasses.replace(WELL, intents=["capped|x.1"])),
     (invariants.nothing_is_left, dataclasses.replace(WELL, keys=["oncommit:previews:messages"])),
     (invariants.caps_hold, crowd(3)),
+    (invariants.no_two_renders_of_one_job_overlap, with_renders(line("start", 2.5, dispatch=2, attempt=2))),
     (invariants.a_paused_team_starts_nothing, with_entries(entry("paused", 1, team="capped"))),
     (
         invariants.an_armed_failpoint_acts,

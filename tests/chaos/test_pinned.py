@@ -16,7 +16,7 @@ SLOT = sorted(name for name in FAULTS if name.startswith(("slot-", "publication-
 PORTAL = sorted(name for name in FAULTS if name.startswith("portal-") and "postgres" not in name)
 POSTGRES = ["postgres-killed", "postgres-stopped", "sessions-cut"]
 DATABASE = ["postgres-read-only", "postgres-serializable", "tables-locked", "standby-lags", "outbox-remade"]
-#: Broken at the same time, link by link: one process loses its database, others Redis.
+#: Broken at the same time, link by link: one process loses its database, others Redis, clients the portal.
 NETWORK = [
     (f"portal-postgres-{one}", f"relay-redis-{two}", f"worker-postgres-{three}")
     for one, two, three in (
@@ -26,8 +26,13 @@ NETWORK = [
         ("dropped", "cut", "half-open"),
     )
 ] + [
-    (f"relay-postgres-{one}", f"worker-redis-{two}")
-    for one, two in (("cut", "half-open"), ("half-open", "slow"), ("slow", "dropped"), ("dropped", "cut"))
+    (f"client-portal-{one}", f"relay-postgres-{two}", f"worker-redis-{three}")
+    for one, two, three in (
+        ("slow", "cut", "half-open"),
+        ("dropped", "half-open", "slow"),
+        ("cut", "slow", "dropped"),
+        ("half-open", "dropped", "cut"),
+    )
 ]
 WORKERS = [
     "worker-killed",

@@ -134,7 +134,9 @@ class World:
 
     def http(self) -> httpx.Client:
         """Return a client of the portal that is patient for ANSWER_SECONDS with each try."""
-        return httpx.Client(base_url=self.portal.running.url, timeout=ANSWER_SECONDS, trust_env=False)
+        door = self.portal.door
+        url = self.portal.running.url if door is None else f"http://127.0.0.1:{door.port}"
+        return httpx.Client(base_url=url, timeout=ANSWER_SECONDS, trust_env=False)
 
     def bearer(self, team: str) -> dict[str, str]:
         """Return the header that says who asks."""
@@ -156,7 +158,9 @@ class World:
             **env,
         }
         running = getattr(self.processes, part)(ready=False, **options, **given)
-        self.members.append(Member(name, part, running, postgres, redis))
+        open_to_clients = part == "portal" and not self._direct
+        door = Proxy(int(running.env["ONCOMMIT_PORT"])) if open_to_clients else None
+        self.members.append(Member(name, part, running, postgres, redis, door))
 
     def _tend(self) -> None:
         while not self._stopped.wait(LOOK_SECONDS):
@@ -181,9 +185,9 @@ class World:
             self._tender.join(10)
         self.processes.close()
         for member in self.members:
-            member.postgres.close()
-            if member.redis is not None:
-                member.redis.close()
+            for link in (member.postgres, member.redis, member.door):
+                if link is not None:
+                    link.close()
         if self._admin is not None:
             self._admin.close()
         self.history.close()

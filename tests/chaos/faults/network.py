@@ -8,15 +8,18 @@ from ..fault import Fault
 from ..member import Part
 
 Manner = Literal["cut", "half-open", "slow", "dropped"]
+Server = Literal["postgres", "redis"]
+#: Who opens the connection.
+End = Part | Literal["client"]
 #: A piece of data late by this many seconds.
 LATE_SECONDS = 0.15
 
 
 class NetworkFault(Fault):
-    """The link between one process and one server."""
+    """The link between one process and one server, or between clients and the portal."""
 
-    part: ClassVar[Part]
-    server: ClassVar[Literal["postgres", "redis"]]
+    part: ClassVar[End]
+    server: ClassVar[Server | Literal["portal"]]
     manner: ClassVar[Manner]
     hold_seconds = (0.5, 6.0)
 
@@ -36,16 +39,18 @@ class NetworkFault(Fault):
         self._link.restore()
 
     def _choose(self) -> Proxy:
-        member = (
-            self.world.active_relay() if self.part == "relay" else self.rng.choice(self.world.of(self.part))
-        )
-        link = member.postgres if self.server == "postgres" else member.redis
+        if self.part == "client":
+            link = self.world.portal.door
+        else:
+            world = self.world
+            member = world.active_relay() if self.part == "relay" else self.rng.choice(world.of(self.part))
+            link = member.postgres if self.server == "postgres" else member.redis
         assert link is not None
         return link
 
 
-def _fault(part: Part, server: Literal["postgres", "redis"], manner: Manner) -> type[Fault]:
-    touched = {"relay": "relay", "worker": "workers", "portal": "portal"}[part]
+def _fault(part: End, server: Server | Literal["portal"], manner: Manner) -> type[Fault]:
+    touched = {"relay": "relay", "worker": "workers", "portal": "portal", "client": "portal"}[part]
     fields = {
         "name": f"{part}-{server}-{manner}",
         "part": part,
@@ -58,7 +63,8 @@ def _fault(part: Part, server: Literal["postgres", "redis"], manner: Manner) -> 
     return type(f"Network_{part}_{server}_{manner}", (NetworkFault,), fields)
 
 
-LINKS: tuple[tuple[Part, Literal["postgres", "redis"]], ...] = (
+LINKS: tuple[tuple[End, Server | Literal["portal"]], ...] = (
+    ("client", "portal"),
     ("portal", "postgres"),
     ("relay", "postgres"),
     ("relay", "redis"),
