@@ -67,7 +67,11 @@ BOUNDS: dict[str, Sequence[Bound]] = {
         Bound("dropped", "the slot is dropped: until what is committed then is in Redis", 5, "s"),
     ],
     "takeover": [Bound("took", "the relay is killed: until the second one publishes", 5, "s")],
-    "polling": [Bound("slowest", "no stream to be had: commit to Redis, slowest of 5", 2, "s")],
+    "polling": [
+        Bound("slowest", "no stream to be had: commit to Redis, slowest of 5", 2, "s"),
+        Bound("refused", "the stream's password is wrong: commit to Redis, slowest in 12 s", 2, "s"),
+        Bound("silent", "the stream's address does not answer: commit to Redis, slowest in 12 s", 2, "s"),
+    ],
     "poison": [
         Bound("rest", "rows behind a poison row are in Redis", 1, "s"),
         Bound("away", "the poison row is put away", 5, "s"),

@@ -20,6 +20,9 @@ SELECT j.id, j.attempt FROM jobs j WHERE j.simulate ->> 'fail_first' = '3' AND c
 INSTANTS = """
 SELECT extract(epoch FROM created_at)::float8, extract(epoch FROM finished_at)::float8 FROM jobs WHERE id = %s
 """
+#: The story's own have a bound that nothing of the traffic has.
+DEAD = "SELECT id FROM jobs WHERE created_at >= to_timestamp(%s) AND max_attempts = 7 AND status = 'dead'"
+OF_THEM = "SELECT count(*) FROM job_events WHERE job = ANY(%s) AND type = %s"
 PLUGIN = "SELECT plugin, active FROM pg_replication_slots WHERE slot_name = %s"
 
 
@@ -46,7 +49,7 @@ def test_retries_that_wait_outlive_every_copy_of_redis(scenario: Scenario, world
 
 
 def test_a_flush_finds_jobs_in_every_state(scenario: Scenario, world: World) -> None:
-    scenario.post("heavy", *[{"simulate": {"fail_permanently": True}}] * 5, batch=True)
+    scenario.post("heavy", *[{"simulate": {"fail_permanently": True}, "max_attempts": 7}] * 5, batch=True)
     _wait_events(world, "died", 5)
     with scenario.during("team-paused"):
         scenario.post("paused", *[{}] * 5, batch=True)
@@ -56,6 +59,19 @@ def test_a_flush_finds_jobs_in_every_state(scenario: Scenario, world: World) -> 
         world.valkey.client.flushall()
         scenario.answered(3)
         scenario.rendered(3)
+    # The dead are not Redis' to forget: they are listed, and each replay starts its own job once more.
+    with world.http() as http:
+        told = http.get("/v1/jobs?status=dead&limit=100", headers=world.bearer("heavy")).json()
+    dead: list[UUID] = [row[0] for row in world.admin.execute(DEAD, [scenario.history.began]).fetchall()]
+    assert len(dead) == 5
+    assert {str(job) for job in dead} <= {job["id"] for job in told["jobs"]}
+    world.admin.execute("SELECT replay_jobs(%s, 'chaos', 'the flush was not theirs')", [dead])
+    for kind in ("died", "claimed"):
+        eventually(
+            lambda k=kind: world.admin.execute(OF_THEM, [dead, k]).fetchone() == (10,),  # type: ignore[misc]
+            timeout=60,
+            describe="each of them has run twice, and died twice",
+        )
 
 
 def test_retries_come_due_while_their_worker_dies_and_the_others_lose_redis(scenario: Scenario) -> None:

@@ -7,10 +7,13 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.bounds.stage import Measured, Stage, seconds_until
+from support.proxy import Proxy
 from tests.chaos.faults import FAULTS
 
 FILL = "INSERT INTO beside SELECT repeat(md5(random()::text), 32) FROM generate_series(1, 1024)"  # 1 MB
 RETAINED_MB = 16
+#: Longer than a try to connect, 5 s, and the time between two.
+TRIES_SECONDS = 12
 MILLION = 1_000_000
 PATIENCE = 1_800  # seconds; two busy cores publish 2,000 rows a second, two idle ones 12,000
 
@@ -56,20 +59,44 @@ def takeover(stage: Stage) -> Measured:
 
 
 def polling(stage: Stage) -> Measured:
-    """An open write transaction keeps the slot from being made; work is committed and published."""
+    """An open write transaction keeps the slot from being made; then the stream cannot be connected to."""
     stage.pause()
     with psycopg.connect(stage.world.database.dsn()) as other:
         other.execute("CREATE TABLE bounds_block ()")
         relay = stage.world.processes.relay(ready=False)
         relay.wait_log("relay.no_stream", timeout=60)
-        stage.intents(1)
-        seconds_until(lambda: stage.in_redis() == 1, 60)
-        slowest = 0.0
-        for n in range(2, 7):
-            stage.intents(1)
-            slowest = max(slowest, seconds_until(lambda n=n: stage.in_redis() == n, 30))
+        _commit_to_redis(stage)
+        slowest = max(_commit_to_redis(stage) for _ in range(5))
         other.rollback()
-    return {"slowest": slowest}
+    relay.wait_ready()
+    relay.stop()  # the slot is there from now on: nothing but the stream's connection is refused
+    database = stage.world.database
+    wrong = database.url("relay").replace(database.server.passwords["oncommit_relay"], "rotated")
+    with Proxy(database.server.port) as link:
+        link.blackhole()
+        silent = database.url("relay", port=link.port)
+        return {
+            "slowest": slowest,
+            "refused": _without_its_connection(stage, wrong),
+            "silent": _without_its_connection(stage, silent),
+        }
+
+
+def _without_its_connection(stage: Stage, url: str) -> float:
+    """Start a relay whose stream is to be had at `url`; return the slowest way from commit to Redis."""
+    relay = stage.world.processes.relay(ready=False, ONCOMMIT_REPLICATION_URL=url)
+    relay.wait_log("relay.no_stream", timeout=60)
+    until, slowest = time.monotonic() + TRIES_SECONDS, 0.0
+    while time.monotonic() < until:
+        slowest = max(slowest, _commit_to_redis(stage))
+    relay.stop()
+    return slowest
+
+
+def _commit_to_redis(stage: Stage) -> float:
+    before = stage.in_redis()
+    stage.intents(1)
+    return seconds_until(lambda: stage.in_redis() == before + 1, 60)
 
 
 def poison(stage: Stage) -> Measured:
