@@ -69,7 +69,7 @@ def test_a_flush_finds_jobs_in_every_state(scenario: Scenario, world: World) -> 
     for kind in ("died", "claimed"):
         eventually(
             lambda k=kind: world.admin.execute(OF_THEM, [dead, k]).fetchone() == (10,),  # type: ignore[misc]
-            timeout=60,
+            timeout=30,
             describe="each of them has run twice, and died twice",
         )
 
