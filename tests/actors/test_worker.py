@@ -128,10 +128,8 @@ def test_sigterm_gives_grace_and_then_releases_without_spending(bench: Bench, wh
     assert (bench.row(long).attempt, bench.row(long).releases) == (0, 1)
     row = bench.admin.execute("SELECT count(*) FROM workers").fetchone()
     assert row == (0,), "it said goodbye"
-    begun = time.monotonic()
     whole.worker()
     eventually(lambda: all(bench.status(job) == "succeeded" for job in waiting), timeout=10)
-    assert time.monotonic() - begun < 10
     bench.cancel(long)
     bench.settled()
     assert starts(whole, str(short)) == 1

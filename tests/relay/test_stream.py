@@ -13,7 +13,7 @@ import pytest
 
 from relay import slot
 from relay.errors import PublicationMissing, ServerAway, StreamError
-from relay.events import Commit, OutboxRow, lsn_int
+from relay.events import Begin, Commit, OutboxRow, lsn_int
 from relay.stream import Frame, ReplicationStream
 from support.postgres import Database
 from support.proxy import Proxies
@@ -104,14 +104,25 @@ def test_much_that_others_write_ends_a_wait(reader: Reader, relay_conn: psycopg.
     # A wait of 0.3 s was long enough for 64 MB.
     admin = reader.database.admin
     before = confirmed(relay_conn, reader)
-    writer = threading.Thread(target=lambda: [admin.execute(MUCH) for _ in range(12)])
+    enough = threading.Event()
+
+    def write() -> None:  # for as long as is read: the last of it, below the limit, ends no wait
+        for _ in range(300):
+            admin.execute(MUCH)
+            if enough.wait(0.1):
+                return
+
+    writer = threading.Thread(target=write)
     writer.start()
-    began = time.monotonic()
-    while confirmed(relay_conn, reader) < before + (4 << 20):
-        assert reader.stream.read(60) == []
-        assert time.monotonic() - began < 30
-        reader.stream.confirm_idle()
-    writer.join()
+    try:
+        began = time.monotonic()
+        while confirmed(relay_conn, reader) < before + (4 << 20):
+            assert reader.stream.read(60) == []
+            assert time.monotonic() - began < 30
+            reader.stream.confirm_idle()
+    finally:
+        enough.set()
+        writer.join()
 
 
 def test_messages_that_others_emit_are_not_sent_here(reader: Reader) -> None:
@@ -190,7 +201,8 @@ def test_an_idle_stream_outlives_the_timeout_of_both_sides(unopened: Reader) -> 
     unopened.open(wal_sender_timeout=1)
     deadline = time.monotonic() + 2
     while time.monotonic() < deadline:
-        assert unopened.events(0.5) == []
+        events = unopened.events(0.5)  # autovacuum's transactions are among them, without a row
+        assert all(isinstance(event, Begin | Commit) for event in events)
     next_commit(unopened)
 
 
