@@ -30,7 +30,7 @@ DROP TABLE IF EXISTS outbox_model;
 CREATE TABLE outbox_model (LIKE outbox INCLUDING ALL);
 DROP TABLE outbox CASCADE;
 """
-#: As docs/runbook.md says: the table, everything that depended on it, an intent for every unfinished job.
+#: As docs/failures.md says: the table, everything that depended on it, an intent for every unfinished job.
 MAKE_OUTBOX = """
 BEGIN;
 LOCK jobs IN EXCLUSIVE MODE;
