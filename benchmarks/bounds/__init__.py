@@ -1,6 +1,6 @@
 """Bounds: what has to hold, each measured on real processes with the settings of production.
 
-`python -m benchmarks.bounds [--only NAME] [--times 3]` prints a table of medians beside the bounds.
+`python -m benchmarks.bounds [--only NAME] [--repeat 3]` prints a table of medians beside the bounds.
 """
 
 import sys
