@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from actors.shutdown import LAST_SECONDS, LEAVE_SECONDS
+from actors.worker_process import GOODBYE_SECONDS
 from runtime.metrics import TABLE
 
 ROOT = Path(__file__).parents[2]
@@ -148,13 +149,13 @@ def test_secrets_are_random_kept_and_not_for_others(tmp_path: Path) -> None:
 
 
 def test_every_container_of_ours_is_given_time_to_stop() -> None:
-    """A worker needs its grace, the ends' 5 s and the goodbye's 15 s; see actors/shutdown.py."""
+    """A worker needs its grace, 5 s for the ends, 15 s for what is left, 12 s for the goodbye."""
     text = (COMPOSE / "compose.yaml").read_text("utf-8")
     grace = float(re.findall(r'ONCOMMIT_SHUTDOWN_GRACE_SECONDS: "(\d+)"', text)[0])
     periods = dict(
         re.findall(r"^  (\w+):\n(?:    .*\n|\n)*?    stop_grace_period: (\d+)s", text, re.MULTILINE)
     )
-    assert float(periods["worker"]) >= grace + LAST_SECONDS + LEAVE_SECONDS
+    assert float(periods["worker"]) >= grace + LAST_SECONDS + LEAVE_SECONDS + GOODBYE_SECONDS
     assert float(periods["portal"]) > grace
 
 
