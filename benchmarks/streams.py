@@ -37,6 +37,9 @@ QUERIES_A_SECOND = 2 * (1 / TICK_SECONDS + 1 / TOKEN_SECONDS) + 2
 #: transactions a second, in lumps: autovacuum alone makes some 20 at once, each minute. Of an idle database,
 #: looked at for 150 s, any 15 s had 1.3 to 3.0 a second, with a lump or without, and any 45 s 1.4 to 1.9.
 COUNTED_SECONDS = 45.0
+#: A session of PostgreSQL tells what it has counted up to 10 s after it fell idle (PGSTAT_IDLE_INTERVAL):
+#: a second after the opening, some 155 of its transactions were yet to come, 3.4 a second of the window.
+TOLD_SECONDS = 12.0
 OK = b"HTTP/1.1 200 OK"
 OPENING, CANCELLING = 50, 8  # at a time
 PATIENCE_SECONDS = 120.0
@@ -151,7 +154,7 @@ async def measure(stack: Stack, count: int) -> tuple[list[Followed], Cost]:
                 group.create_task(follow(url, stack.token, one))
             async with asyncio.timeout(PATIENCE_SECONDS):
                 await asyncio.gather(*(one.first.wait() for one in streams[start : start + OPENING]))
-        await asyncio.sleep(1.0)  # what opening cost is not what open streams cost
+        await asyncio.sleep(TOLD_SECONDS)  # what opening cost is not what open streams cost
         cost.open_rate = await rate(conn, COUNTED_SECONDS)
         cost.open = process.memory_info().rss
         turns = asyncio.Semaphore(CANCELLING)
