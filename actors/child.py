@@ -1,6 +1,6 @@
 """Renderer children: one process for each render that is going, kept warm, replaced after any failure.
 
-They are forked from a server that has imported Pillow and the renderer (`multiprocessing`'s
+They are forked from a server that has imported Pillow and drawn a page (`multiprocessing`'s
 forkserver): forking a worker full of threads can deadlock, and starting Python takes 50 to 80 ms.
 """
 
@@ -168,7 +168,7 @@ def _ensure_fork_server() -> None:
     A stop that signals the whole process group or container would otherwise kill renders that are to
     have their grace.
     """
-    forkserver.set_forkserver_preload(["actors.renderer", "actors.mock_renderer", "dramatiq.__main__"])
+    forkserver.set_forkserver_preload(["actors.renderer", "actors.warmed", "dramatiq.__main__"])
     resource_tracker.ensure_running()  # first: starting it unblocks the signals again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
     try:

@@ -94,6 +94,13 @@ def test_a_warm_child_renders_again_and_gives_the_same_bytes(document: Path) -> 
     child.close()
 
 
+def test_the_first_render_of_a_child_finds_everything_imported(document: Path) -> None:
+    # A child that fails is replaced, and whose job comes next would wait for its imports.
+    child = RendererChild(LIMITS, "support.evil_renderers:told_imports")
+    assert child.render(request(document), 10) == b""
+    child.close()
+
+
 @pytest.mark.parametrize("target", ["hang", "stubborn"])
 def test_a_hang_ends_at_its_time_limit(document: Path, target: str) -> None:
     begun = time.monotonic()

@@ -37,6 +37,13 @@ def leak(document: Path, *, digest: str, kind: str) -> bytes:
 _KEPT: list[bytearray] = []
 
 
+def told_imports(document: Path, *, digest: str, kind: str) -> bytes:
+    """Render, and answer with the names of the modules that this imported."""
+    before = set(sys.modules)
+    honest(document, digest=digest, kind=kind)
+    return " ".join(sorted(set(sys.modules) - before)).encode()
+
+
 def segfault(_: Path, *, digest: str, kind: str) -> bytes:  # noqa: ARG001
     os.kill(os.getpid(), signal.SIGSEGV)
     time.sleep(60)
