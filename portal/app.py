@@ -1,7 +1,7 @@
 """The application: parts opened, routes gathered, every error made a problem."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ from portal import accepting, batches, description, documents, event_routes, hea
 from portal.context import Portal
 from portal.database import opened
 from portal.door import Door, visit
+from portal.express import Express, Handler, Stop
 from portal.health import Readiness
 from portal.identity import Identities
 from portal.joint_commit import JointCommit
@@ -77,12 +78,8 @@ def create(config: Settings) -> FastAPI:
     )
     for router in ROUTERS:
         app.include_router(router)
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(DatabaseError, _database)
-    app.add_exception_handler(BlobStoreFull, _full)
-    app.add_exception_handler(BlobStoreUnavailable, _no_store)
+    for kind, handler in HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _unexpected)
     app.openapi = lambda: description.described(app)  # type: ignore[method-assign]  # FastAPI's documented way
     return app
@@ -90,7 +87,13 @@ def create(config: Settings) -> FastAPI:
 
 def doored(app: FastAPI) -> Door:
     """Return the application behind its door: what a server serves."""
-    return Door(app)
+    return Door(
+        Express(app, {("POST", "/v1/jobs"): Stop(_route("post_job"), accepting.express_job)}, HANDLERS)
+    )
+
+
+def _route(name: str) -> BaseRoute:
+    return next(route for route in accepting.router.routes if isinstance(route, Route) and route.name == name)
 
 
 def _told(request: Request, problem: Problem) -> Response:
@@ -147,3 +150,13 @@ async def _no_store(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, _: Exception) -> Response:
     return _told(request, Problem("internal"))  # the door logs it: Starlette raises it again
+
+
+HANDLERS: Mapping[type[Exception], Handler] = {
+    Problem: _problem,
+    RequestValidationError: _invalid,
+    HTTPException: _http,
+    DatabaseError: _database,
+    BlobStoreFull: _full,
+    BlobStoreUnavailable: _no_store,
+}

@@ -25,20 +25,33 @@ def _once_each(request: Request) -> None:
         raise Problem("invalid-request", errors=twice)
 
 
+async def called(request: Request, *scopes: str) -> Caller:
+    """Return who calls, with one of these scopes and within the team's rate.
+
+    Raises:
+        Problem: unauthenticated, rate-limited, forbidden, invalid-request (a parameter that is given twice).
+        db.errors.DatabaseError: it cannot be known now.
+
+    """
+    parts = portal(request)
+    found = await parts.identities.caller(request.headers.getlist("authorization"))
+    structlog.contextvars.bind_contextvars(team=found.team)
+    visit(request).headers.update(parts.rates.spend(found.team))
+    require(found, *scopes)
+    _once_each(request)
+    return found
+
+
 def _needs(*scopes: str) -> Callable[..., Awaitable[Caller]]:
     async def caller(
         request: Request, _: Annotated[HTTPAuthorizationCredentials | None, Security(BEARER)]
     ) -> Caller:
-        found = await portal(request).identities.caller(request.headers.getlist("authorization"))
-        structlog.contextvars.bind_contextvars(team=found.team)
-        visit(request).headers.update(portal(request).rates.spend(found.team))
-        require(found, *scopes)
-        _once_each(request)
-        return found
+        return await called(request, *scopes)
 
     return caller
 
 
+SUBMIT = "submit"
 Reader = Annotated[Caller, Depends(_needs("read"))]
-Submitter = Annotated[Caller, Depends(_needs("submit"))]
-Canceller = Annotated[Caller, Depends(_needs("submit", "operate"))]
+Submitter = Annotated[Caller, Depends(_needs(SUBMIT))]
+Canceller = Annotated[Caller, Depends(_needs(SUBMIT, "operate"))]
