@@ -9,6 +9,7 @@ Nothing is kept in a session from one transaction to the next, and nothing is pr
 a process may be behind a pooler in transaction mode, where the next transaction has another session.
 """
 
+import select
 from collections.abc import Mapping
 from typing import Any
 
@@ -104,6 +105,18 @@ def pool(dsn: str, application: str, *, size: int, timeout: float = 5.0) -> Conn
     )
 
 
+async def _look_at(conn: AsyncConnection[Any]) -> None:
+    """Raise OperationalError if the server has ended the connection.
+
+    Its end is there to be read, and else nothing is: a server has nothing to say on an idle connection, but
+    for rare notices. So it is asked only when there is something to read; the others cost no round trip.
+    """
+    waiting = select.poll()  # unlike select(), of any number of open files
+    waiting.register(conn.pgconn.socket, select.POLLIN)
+    if waiting.poll(0):
+        await AsyncConnectionPool.check_connection(conn)
+
+
 def async_pool(
     dsn: str, application: str, *, size: int, timeout: float
 ) -> AsyncConnectionPool[AsyncConnection[Any]]:
@@ -115,7 +128,7 @@ def async_pool(
         timeout=timeout,
         kwargs=ALWAYS,
         configure=_configure_async,
-        check=AsyncConnectionPool.check_connection,
+        check=_look_at,
         reconnect_timeout=RECONNECT_SECONDS,
         open=False,
         name=application,

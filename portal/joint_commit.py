@@ -58,6 +58,8 @@ class JointCommit:
         self._database = database
         self._waiting: deque[_Seat] = deque()
         self._journeys = set[asyncio.Task[None]]()
+        self._left_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def accept(self, wanted: Acceptance, wait: float) -> Decision:
         """Accept one job; it leaves for the database within `wait` seconds, or not at all.
@@ -69,16 +71,27 @@ class JointCommit:
         seat = _Seat(wanted, time.monotonic() + wait)
         self._waiting.append(seat)
         self._depart(1)
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_later(HELD_UP_SECONDS, self._look)
+        limit = asyncio.get_running_loop().call_later(
+            WORK_SECONDS, seat.fail, Unavailable("no answer in time")
+        )
         try:
-            async with asyncio.timeout(WORK_SECONDS):
-                await asyncio.wait([seat.decision], timeout=HELD_UP_SECONDS)
-                if not seat.decision.done():
-                    self._depart(MAX_JOURNEYS)
-                return await seat.decision
-        except TimeoutError:
-            raise Unavailable("no answer in time") from None
+            return await seat.decision
         finally:
+            limit.cancel()
             seat.decision.cancel()  # given up, unless it is decided
+
+    def _look(self) -> None:
+        """See whether those on their way are held up; then the next ones leave beside them."""
+        self._alarm = None
+        if not self._waiting:  # whoever comes next sets it again
+            return
+        left = self._left_at + HELD_UP_SECONDS - time.monotonic()
+        if left <= 0:
+            self._depart(MAX_JOURNEYS)
+            left = HELD_UP_SECONDS
+        self._alarm = asyncio.get_running_loop().call_later(left, self._look)
 
     def _depart(self, most: int) -> None:
         """Let a group leave if anybody waits and fewer than `most` are on their way."""
@@ -100,6 +113,7 @@ class JointCommit:
         group: Sequence[_Seat] = ()
         try:
             while group := self._next():
+                self._left_at = time.monotonic()
                 await self._take(group)
         finally:
             for seat in (*group, *self._waiting):
