@@ -1,9 +1,9 @@
 """Connections: how each process reaches PostgreSQL.
 
-READ COMMITTED is pinned per transaction, not trusted to the server's default; every session gives up
-on a lock or a statement that takes too long, so that trouble in the database is an error in bounded
-time and never a hang. Settings travel as startup options, so a role's own defaults cannot undo them; a
-pooler leaves options out, and then those of the role count (db/functions/90_roles.sql).
+READ COMMITTED is pinned per transaction or checked by the statement itself, not trusted to the server's
+default; every session gives up on a lock or a statement that takes too long, so that trouble in the database
+is an error in bounded time and never a hang. Settings travel as startup options, so a role's own defaults
+cannot undo them; a pooler leaves options out, and then those of the role count (db/functions/90_roles.sql).
 
 Nothing is kept in a session from one transaction to the next, and nothing is prepared on the server:
 a process may be behind a pooler in transaction mode, where the next transaction has another session.

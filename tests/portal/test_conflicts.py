@@ -26,7 +26,7 @@ SESSIONS = """
 SELECT pid, backend_start FROM pg_stat_activity
  WHERE usename = 'oncommit_portal' AND datname = current_database() ORDER BY pid
 """
-#: READ COMMITTED is pinned by the BEGIN of each acceptance (test_database_trouble shows it), and there
+#: READ COMMITTED is pinned for each acceptance (test_database_trouble shows it), and there
 #: PostgreSQL never fails to serialize: so a trigger raises what a server under another level would, so often.
 FAILS = """
 CREATE SEQUENCE tried;

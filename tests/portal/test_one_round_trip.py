@@ -1,0 +1,104 @@
+"""What a joint commit no longer asks for and still has: READ COMMITTED, a commit, and a living connection."""
+
+import asyncio
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from psycopg import AsyncConnection
+
+from db.accept import Acceptance, Decision, NewJob, Outcome, accept_each, array
+from db.errors import DatabaseError
+from portal.database import opened
+from support.postgres import Database
+from support.waiting import eventually
+
+DIGEST = "sha256:" + "0" * 64
+MINE = "SELECT pg_backend_pid()"
+THERE = "SELECT count(*) FROM pg_stat_activity WHERE pid = %s"
+
+
+@pytest.fixture(autouse=True)
+def team(database: Database) -> None:
+    """A team with one document, DIGEST."""
+    database.admin.execute("INSERT INTO teams (id) VALUES ('acme')")
+    database.admin.execute("INSERT INTO documents (team, digest, size) VALUES ('acme', %s, 3)", [DIGEST])
+
+
+def jobs(database: Database) -> int:
+    row = database.admin.execute("SELECT count(*) FROM jobs").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def asked(key: str) -> Acceptance:
+    """Return what a request asks for."""
+    return Acceptance("acme", key, b"f" * 32, [NewJob(uuid4(), "page", DIGEST, None, 5, None, None)])
+
+
+async def accepted(database: Database, level: str) -> list[Decision]:
+    """Accept two jobs in a session that has this default and no options of ours, as one of a pooler has."""
+    async with await AsyncConnection.connect(database.dsn("portal"), autocommit=True) as conn:
+        await conn.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+        await conn.execute(f"SET default_transaction_isolation = '{level}'".encode())
+        return await accept_each(conn, [asked("a"), asked("b")])
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_another_default_of_the_session_changes_nothing(database: Database, level: str) -> None:
+    decisions = asyncio.run(accepted(database, level))
+    assert [decision.outcome for decision in decisions] == [Outcome.NEW] * 2
+    assert jobs(database) == 2
+
+
+def test_what_is_not_committed_is_not_told_to_be_decided(database: Database) -> None:
+    async def scene() -> None:
+        async with await AsyncConnection.connect(database.dsn("portal")) as conn:
+            try:
+                await accept_each(conn, [asked("k")])
+            finally:
+                await conn.rollback()
+
+    with pytest.raises(DatabaseError, match="not committed"):
+        asyncio.run(scene())
+    assert jobs(database) == 0
+
+
+def test_a_connection_that_the_server_ended_is_replaced_before_anybody_gets_it(database: Database) -> None:
+    async def mine(conn: AsyncConnection[Any]) -> int:
+        row = await (await conn.execute(MINE)).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    async def scene() -> None:
+        async with opened(database.url("portal")) as way:
+            first = await way.run(mine)
+            assert await way.run(mine) == first
+            database.admin.execute("SELECT pg_terminate_backend(%s)", [first])
+            await asyncio.to_thread(
+                eventually, lambda: database.admin.execute(THERE, [first]).fetchone() == (0,)
+            )
+            assert await way.run(mine) != first
+
+    asyncio.run(scene())
+
+
+TEXTS = st.lists(
+    st.one_of(
+        st.none(),
+        st.text(st.characters(codec="utf-8", exclude_characters="\0")),
+        st.text(st.sampled_from("\\\"{},NULL \n\t'")),
+    ),
+    max_size=6,
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(TEXTS)
+@example([])
+@example([None, "NULL", "null", "", " ", '"', "\\", '\\"', "{", "}", ",", "a,b", "\\x00"])
+def test_an_array_is_read_by_postgresql_as_it_was_meant(database: Database, texts: list[str | None]) -> None:
+    assert database.admin.execute("SELECT %s::text[]", [array(texts)]).fetchone() == (texts,)
