@@ -1,5 +1,6 @@
 """`python -m portal`: serve until SIGTERM or SIGINT; answer what was taken, then end."""
 
+import asyncio
 import gc
 import math
 import resource
@@ -9,6 +10,7 @@ from functools import partial
 from types import FrameType
 
 import uvicorn
+import uvloop
 from fastapi import FastAPI
 
 from portal.app import create, doored
@@ -20,7 +22,7 @@ from runtime.health import base_url, write_atomically
 from runtime.settings import Settings
 
 #: Objects that requests may make before the collector looks for cycles among them; by default 700, which is
-#: every tenth request. None of them is large: what bodies hold is bounded by portal.bodies.
+#: a few dozen requests. None of them is large: what bodies hold is bounded by portal.bodies.
 YOUNG_OBJECTS = 10_000
 
 log = logs.get_logger(__name__)
@@ -83,7 +85,7 @@ def serve(config: Settings) -> int:
             doored(app),
             http=Protocol,
             ws="none",
-            loop="asyncio",
+            loop="none",  # see below
             lifespan="on",
             log_config=None,
             access_log=False,  # the door writes one line for each request
@@ -98,7 +100,8 @@ def serve(config: Settings) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _already_obeyed)
-    server.run(sockets=[listener])
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.serve(sockets=[listener]))
     return 0 if server.started else 1
 
 
