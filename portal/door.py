@@ -29,6 +29,8 @@ QUIET = frozenset({"/livez", "/readyz", "/metrics"})
 #: with unread bytes resets the connection, and the answer with it. Thrown away, never kept.
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 1 << 20
+#: nginx's number for: the client left. Nobody is sent it; it is counted.
+LEFT = 499
 #: An unknown path is somebody's guess; enough of it to recognise.
 LOGGED_PATH = 100
 
@@ -84,6 +86,7 @@ class Door:
             await app(scope, passage.receive, passage.send)
         except ClientDisconnect:
             log.info("the client left before its request was complete")
+            found.status = LEFT  # on the way here Starlette answers 500, to nobody
         except asyncio.CancelledError:
             # The grace of a stop is over: uvicorn would answer 500, in plain text. What this request came to
             # is not known here; sent again with its key it finds out.
@@ -146,7 +149,7 @@ def _tell(scope: Scope, found: Visit, seconds: float, here: Here | None) -> None
     route: Any = scope.get("route")
     template = str(getattr(route, "path", "other"))
     method = scope["method"] if scope["method"] in METHODS else "other"
-    status = found.status or 499  # nginx's number for: the client left
+    status = found.status or LEFT
     metrics.count("http_requests_total", method=method, route=template, status=str(status))
     metrics.observe("http_request_seconds", seconds, method=method, route=template)
     if here is not None:

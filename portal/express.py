@@ -56,6 +56,7 @@ class Express:
             if handler is None:  # a mistake of ours, or the client left: the door's to tell
                 raise
             response = await handler(request, error)
+            error.__traceback__ = None  # of one that several requests share it would grow
         await response(scope, receive, send)
 
     def _handler(self, error: Exception) -> Handler | None:
