@@ -102,10 +102,11 @@ class JointCommit:
 
     async def close(self) -> None:
         """Call back what is on its way; whoever still waits for it is cancelled."""
-        journeys = list(self._journeys)
-        for journey in journeys:
-            journey.cancel()
-        if journeys:
+        if self._alarm is not None:  # kept: nobody sets another, and nobody leaves any more
+            self._alarm.cancel()
+        while journeys := list(self._journeys):
+            for journey in journeys:
+                journey.cancel()
             await asyncio.wait(journeys)
 
     async def _go_on(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 from db.accept import Acceptance, Decision, NewJob, Outcome
 from db.errors import Refused, Unavailable
 from portal.database import opened
-from portal.joint_commit import MAX_GROUP, JointCommit
+from portal.joint_commit import HELD_UP_SECONDS, MAX_GROUP, JointCommit
 from support.postgres import Database
 from support.proxy import Proxy
 from support.waiting import eventually
@@ -210,6 +210,21 @@ def test_closing_calls_back_what_is_on_its_way(database: Database) -> None:
             return found
 
     assert asyncio.run(scene()) == [asyncio.CancelledError] * 2
+    assert database.admin.execute(KEYS).fetchone() == ([],)
+
+
+def test_nobody_leaves_any_more_while_calling_back_takes_its_time(database: Database) -> None:
+    async def scene(proxy: Proxy) -> list[Outcome | type]:
+        async with (
+            a_joint(database, proxy.port) as joint,
+            under_way(database, joint, asked("seated")) as tasks,
+        ):
+            proxy.slow(3 * HELD_UP_SECONDS)
+            await joint.close()
+            return await outcomes(tasks)
+
+    with Proxy(database.server.port) as proxy:
+        assert asyncio.run(scene(proxy)) == [asyncio.CancelledError] * 2
     assert database.admin.execute(KEYS).fetchone() == ([],)
 
 
