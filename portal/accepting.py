@@ -20,7 +20,7 @@ from portal import asked, examples, idempotency, ids
 from portal.answers import as_json, told, with_headers
 from portal.asked import MAX_BATCH_BYTES, MAX_JOB_BYTES, MAX_LINES_BYTES, Asked
 from portal.bodies import require_type, whole
-from portal.callers import SUBMIT, Submitter, called
+from portal.callers import Submitter
 from portal.context import Portal, portal
 from portal.database import WORK_SECONDS
 from portal.door import visit
@@ -91,15 +91,6 @@ def _declared(parameter: str, operations: tuple[str, ...]) -> dict[str, Any]:
 )
 async def post_job(request: Request, caller: Submitter) -> Response:
     """Accept one job. The key decides: the same key and meaning is the same job."""
-    return await _one(request, caller)
-
-
-async def express_job(request: Request) -> Response:
-    """Do the same for portal.express, which asks no dependencies."""
-    return await _one(request, await called(request, SUBMIT))
-
-
-async def _one(request: Request, caller: Caller) -> Response:
     key = _key(request)
     require_type(request, JSON)
     with portal(request).budget.share(caller.team) as share:

@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute, Route
 
 from db.errors import DatabaseError, Refused
 from portal import accepting, batches, description, documents, event_routes, heads, health, jobs, previews
+from portal.callers import SUBMIT, called
 from portal.context import Portal
 from portal.database import opened
 from portal.door import Door, visit
@@ -87,13 +88,16 @@ def create(config: Settings) -> FastAPI:
 
 def doored(app: FastAPI) -> Door:
     """Return the application behind its door: what a server serves."""
-    return Door(
-        Express(app, {("POST", "/v1/jobs"): Stop(_route("post_job"), accepting.express_job)}, HANDLERS)
-    )
+    return Door(Express(app, {("POST", "/v1/jobs"): Stop(_route("post_job"), _post_job)}, HANDLERS))
 
 
 def _route(name: str) -> BaseRoute:
     return next(route for route in accepting.router.routes if isinstance(route, Route) and route.name == name)
+
+
+async def _post_job(request: Request) -> Response:
+    """Do what FastAPI does for this route: ask what it depends on, and then it."""
+    return await accepting.post_job(request, await called(request, SUBMIT))
 
 
 def _told(request: Request, problem: Problem) -> Response:
