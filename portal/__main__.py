@@ -10,7 +10,6 @@ from functools import partial
 from types import FrameType
 
 import uvicorn
-import uvloop
 from fastapi import FastAPI
 
 from portal.app import create, doored
@@ -20,6 +19,11 @@ from runtime import logs
 from runtime.beginning import begun
 from runtime.health import base_url, write_atomically
 from runtime.settings import Settings
+
+try:
+    from uvloop import new_event_loop
+except ImportError:  # not made for every platform: asyncio's own does the same, in some more time
+    from asyncio import new_event_loop  # type: ignore[assignment]  # any maker of loops
 
 #: Objects that requests may make before the collector looks for cycles among them; by default 700, which is
 #: a few dozen requests. None of them is large: what bodies hold is bounded by portal.bodies.
@@ -100,7 +104,7 @@ def serve(config: Settings) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _already_obeyed)
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(server.serve(sockets=[listener]))
     return 0 if server.started else 1
 
