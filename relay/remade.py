@@ -55,6 +55,7 @@ class SlotMemory:
             return
         log.error("relay.slot_remade", slot=slot, skipped_bytes=found - self._confirmed)
         metrics.count("relay_slots_made_total", why=WHY)
+        self._confirmed = found  # told once, however often no stream can be had on it
 
 
 def _position(state: SlotState) -> int:

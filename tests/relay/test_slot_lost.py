@@ -9,6 +9,7 @@ import pytest
 
 from support.postgres import Database
 from support.processes import Processes, Running
+from support.proxy import Proxy
 from support.server_setting import setting
 from support.waiting import eventually
 
@@ -101,3 +102,27 @@ def test_a_relay_that_comes_back_to_its_own_slot_tells_of_no_other_hand(
             timeout=30,
         )
     assert [made(relay).get("remade", 0.0) for relay in relays] == [0.0, 0.0]
+
+
+def test_a_slot_made_again_is_told_once_and_not_at_each_try_to_read_it(
+    admin: psycopg.Connection, processes: Processes, database: Database, in_redis: Any
+) -> None:
+    """While the stream is refused the relay looks at the slot at each try, and once more when it has one."""
+    with Proxy(database.server.port) as link:
+        relay = processes.relay(ONCOMMIT_REPLICATION_URL=database.url("relay", port=link.port))
+        accept(admin, 5)
+        eventually(lambda: in_redis() == expected(admin), describe="the first five")
+        relay.freeze()
+        link.cut()
+        admin.execute(TERMINATE, [database.slot])
+        for times in (1, 2):  # also by a second hand, while nothing is read
+            remade(admin, database)
+            relay.thaw()
+            eventually(lambda times=times: made(relay).get("remade") == times, timeout=30)
+            relay.freeze()
+        link.restore()
+        relay.thaw()
+        eventually(lambda: relay.log_text().count("relay.attached") == 2, timeout=30)
+        eventually(lambda: in_redis() == expected(admin), timeout=30, describe="all of them")
+    assert made(relay)["remade"] == 2
+    assert relay.log_text().count("relay.slot_remade") == 2
