@@ -1,4 +1,6 @@
-"""The names of all failpoints: what tests may arm. A process refuses to start with any other."""
+"""The names of all failpoints, and what may be done there. A process refuses to start with any other."""
+
+import re
 
 NAMES = frozenset(
     {
@@ -20,12 +22,16 @@ NAMES = frozenset(
 )
 
 
+#: See runtime/failpoints.py.
+ACTION = re.compile(r"(kill|raise)(@[1-9][0-9]*)?|pause:.+", re.ASCII)
+
+
 def armed(text: str) -> dict[str, str]:
     """Return the action of each failpoint named in `ONCOMMIT_FAILPOINTS`.
 
     Raises:
-        ValueError: a part is no `name=action`, or nothing in the code has that name: it would never act,
-            and a test that relies on it would prove nothing.
+        ValueError: a part is no `name=action`, or nothing in the code has that name or does that: it would
+            never act, and a test that relies on it would prove nothing.
 
     """
     found = dict[str, str]()
@@ -35,5 +41,7 @@ def armed(text: str) -> dict[str, str]:
             raise ValueError(f"{item!r} is no name=action")
         if name not in NAMES:
             raise ValueError(f"there is no failpoint {name!r}; there are: {', '.join(sorted(NAMES))}")
+        if not ACTION.fullmatch(action):
+            raise ValueError(f"failpoint {item!r}: there is kill, kill@N, raise, raise@N and pause:FILE")
         found[name] = action
     return found

@@ -4,7 +4,8 @@
 variable `failpoint()` is one dictionary look-up that finds nothing.
 
 Actions: `kill` (SIGKILL to this process), `raise` (FailpointError), `pause:FILE` (create FILE, then
-wait until it is gone). A name that is not in runtime/failpoint_names.py is refused at start.
+wait until it is gone). A name that is not in runtime/failpoint_names.py, or another action, is refused at
+start.
 `kill@N` and `raise@N` act at the Nth pass only.
 """
 
@@ -36,6 +37,12 @@ def failpoint(name: str) -> None:
     if (action := _actions.get(name)) is None:
         return
     _passes[name] += 1
+    if action.startswith("pause:"):
+        gate = Path(action.removeprefix("pause:"))
+        gate.touch()
+        while gate.exists():
+            time.sleep(0.005)
+        return
     action, _, nth = action.partition("@")
     if nth and _passes[name] != int(nth):
         return
@@ -43,10 +50,4 @@ def failpoint(name: str) -> None:
         # So that whoever armed it can tell this end from any other.
         os.write(2, f"failpoint {name}: kill\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)
-    elif action == "raise":
-        raise FailpointError(f"failpoint {name}")
-    elif action.startswith("pause:"):
-        gate = Path(action.removeprefix("pause:"))
-        gate.touch()
-        while gate.exists():
-            time.sleep(0.005)
+    raise FailpointError(f"failpoint {name}")
