@@ -116,6 +116,23 @@ def slot(conn: Connection[Any], name: str) -> Slot | None:
         return cursor.execute(SLOT, [name]).fetchone()
 
 
+# The lock of a relay that has no stream, and polls the table meanwhile: LOCK_POLLING of relay/slot.py. A lock
+# of one 64-bit key shows as two halves.
+POLLED = """
+SELECT EXISTS (
+  SELECT FROM pg_locks
+   WHERE locktype = 'advisory' AND granted AND objsubid = 1
+     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+     AND (classid::bigint << 32 | objid::bigint) = hashtextextended('oncommit relay ' || %s, 0))
+"""
+
+
+def polled(conn: Connection[Any], slot: str) -> bool:
+    """Return whether a relay of this slot polls, or has polled since it last began anew."""
+    with translated():
+        return conn.execute(POLLED, [slot]).fetchone() == (True,)
+
+
 NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 
 

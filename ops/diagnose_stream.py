@@ -20,6 +20,7 @@ ALLOW = (
     "for wal2json set output_plugin_libraries = pgoutput, wal2json (an unquoted list) and reload; "
     "or set ONCOMMIT_DECODER=pgoutput"
 )
+POLLS = "see why it has no stream: its /readyz says it, and its log (relay.no_stream)"
 INSTALL = "install it (Debian: postgresql-NN-wal2json), or set ONCOMMIT_DECODER=pgoutput"
 
 
@@ -65,7 +66,10 @@ def slot_checks(conn: Connection[Any], settings: Settings) -> Iterator[Finding]:
     """Judge the relay's slot."""
     name = settings.slot
     slot = catalog.slot(conn, name)
-    if slot is None:
+    if (slot is None or (slot.here and not slot.active)) and catalog.polled(conn, name):
+        state = f"{name} does not exist" if slot is None else _state(name, slot)
+        yield warn("slot", f"{state}; NOT READ: a relay runs, and polls the table meanwhile", POLLS)
+    elif slot is None:
         yield warn("slot", f"{name} does not exist", "start the relay, which makes it: python -m relay")
     elif not slot.here:
         yield fail(
@@ -77,11 +81,15 @@ def slot_checks(conn: Connection[Any], settings: Settings) -> Iterator[Finding]:
         yield _judge(name, slot)
 
 
-def _judge(name: str, slot: Slot) -> Finding:
-    state = (
+def _state(name: str, slot: Slot) -> str:
+    return (
         f"{name} ({slot.plugin}, {slot.wal_status}): {show.size(slot.lag_bytes)} not confirmed, "
         f"{show.size(slot.retained_bytes)} kept on disk"
     )
+
+
+def _judge(name: str, slot: Slot) -> Finding:
+    state = _state(name, slot)
     if slot.wal_status == "lost":
         return fail(
             "slot", state, "start the relay: it makes a new one and catches up from the table, losing no job"

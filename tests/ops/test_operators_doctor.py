@@ -15,7 +15,9 @@ from ops.ports import free_port
 from runtime.settings import Settings
 from support.desk import Desk
 from support.postgres import Database, Role
+from support.processes import Processes
 from support.valkey import Valkey
+from support.waiting import eventually
 
 WHY = ("--reason", "the printer is back")
 
@@ -101,6 +103,27 @@ def test_a_slot_that_nobody_reads_is_a_warning_and_a_foreign_one_a_failure(
         slot=database.slot,
     )
     assert {f.check: f for f in findings_of(given)}["slot"].level is Level.FAIL
+
+
+def test_a_relay_that_polls_is_not_to_be_started(
+    database: Database, valkey: Valkey, processes: Processes
+) -> None:
+    """First it has no slot, since a transaction is open; then it has one, and no stream of it."""
+    wrong = database.url("relay").replace(database.server.passwords["oncommit_relay"], "rotated")
+
+    def slot() -> tuple[Level, bool, bool, bool]:
+        found = examined(database, valkey.url, "operator")["slot"]
+        told = "polls" in found.detail, "does not exist" in found.detail
+        return found.level, *told, "start the relay" in found.advice
+
+    with database.connect() as writer:
+        writer.execute("SELECT pg_current_xact_id()")
+        relay = processes.relay(ready=False, ONCOMMIT_REPLICATION_URL=wrong)
+        relay.wait_log("relay.no_stream", timeout=30)
+        assert slot() == (Level.WARN, True, True, False)
+    eventually(lambda: slot() == (Level.WARN, True, False, False), timeout=30, describe=slot)
+    relay.stop()
+    eventually(lambda: slot() == (Level.WARN, False, False, True), timeout=30, describe=slot)
 
 
 @pytest.mark.parametrize(
