@@ -50,7 +50,11 @@ TABLE: Sequence[Metric] = (
     Metric("relay_decode_errors_total", "counter", "relay", "frames not understood; their rows are resynced"),
     Metric("relay_redis_errors_total", "counter", "relay", "times that Redis could not be written"),
     Metric(
-        "relay_slots_made_total", "counter", "relay", "slots made anew; `remade`: by another hand", ("why",)
+        "relay_slots_made_total",
+        "counter",
+        "relay",
+        "slots that this relay made; `remade`: found made again, or moved on, by another hand",
+        ("why",),
     ),
     # Of the relay that reigns; one that stands by shows none of them but the first, which is 0.
     Metric("relay_streaming", "gauge", "relay", "1 while this relay reads the WAL"),
