@@ -4,28 +4,16 @@ A process that looks alive and has stopped beating, or rescuing, is worse than n
 threads are watched by the broker in the same way.
 """
 
-import os
 import threading
 import time
 from collections.abc import Callable
 from threading import Event, Thread
-from typing import NoReturn
 
-from runtime.logs import get_logger
+from runtime.dying import die
 
-log = get_logger(__name__)
-
-#: EX_SOFTWARE of sysexits.h: whatever supervises this process has to start a new one.
-EXIT_CODE = 70
 PULSE_SECONDS = 0.5
 #: The pulse does nothing that can block: if it stands still for so long, the process hangs.
 STILL_SECONDS = 5.0
-
-
-def die(reason: str, *, error: BaseException | None = None) -> NoReturn:
-    """End this process at once: a part of it is dead, and it must not look healthy."""
-    log.critical("ending this process", reason=reason, exc_info=error)
-    os._exit(EXIT_CODE)
 
 
 class Loops:
@@ -43,8 +31,8 @@ class Loops:
         def run() -> None:
             try:
                 loop(self._stopping)
-            except BaseException as error:  # noqa: BLE001 -- whatever it was, the loop is over
-                die(f"the thread {name} failed", error=error)
+            except BaseException:  # noqa: BLE001 -- whatever it was, the loop is over
+                die(f"the thread {name} failed")
             if not self._stopping.is_set():
                 die(f"the thread {name} ended")
 

@@ -19,12 +19,10 @@ from typing import Any
 from actors.errors import Stop
 from actors.gate import Gate
 from actors.running import Running
+from runtime.dying import BROKEN
 from runtime.logs import get_logger
 
 log = get_logger(__name__)
-
-#: The exit code of a process that had to leave something undone.
-STUCK = 70
 
 #: Writing an end takes milliseconds; a database that does not take it in 5 s is away. Its claims are
 #: rescued elsewhere.
@@ -68,7 +66,7 @@ def leaving_within(seconds: float) -> Generator[None]:
 
     def leave() -> None:
         log.critical("the last steps of the stop do not end: leaving")
-        os._exit(STUCK)
+        os._exit(BROKEN)
 
     timer = Timer(seconds, leave)
     timer.daemon = True
@@ -115,7 +113,7 @@ class Shutdown:
         left = len(self._running.all())
         log.critical("leaving with threads that do not end", unwritten=left)
         self._goodbye()
-        os._exit(STUCK if left else 0)
+        os._exit(BROKEN if left else 0)  # something had to be left undone
 
     def _wait_idle(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -16,7 +16,6 @@ from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.worker import Worker
 
 from actors.judge import Unreadable, judge
-from actors.loops import die
 from actors.parts import Parts, build
 from actors.render_preview import AWAY_MS
 from actors.shutdown import leaving_within, once_only
@@ -27,6 +26,7 @@ from broker.settle import Defer
 from db import outbox
 from db.errors import DatabaseError, translated
 from runtime import logs, metrics, tracing
+from runtime.dying import die
 from runtime.health import Health, HealthServer, serve_health
 from runtime.settings import Settings, settings
 
@@ -55,8 +55,8 @@ class WorkerProcess(Middleware):
         try:
             once_only(signal.SIGTERM, signal.SIGHUP)
             self._parts = build(self._settings, self.id, broker, worker.worker_threads, self._goodbye)
-        except Exception as error:  # noqa: BLE001 -- see above
-            die("the worker cannot start", error=error)
+        except Exception:  # noqa: BLE001 -- see above
+            die("the worker cannot start")
 
     def after_worker_boot(self, broker: dramatiq.Broker, worker: Worker) -> None:
         """Serve the health page, since there is something to tell."""
@@ -64,8 +64,8 @@ class WorkerProcess(Middleware):
         parts = self.parts
         try:
             self._health = serve_health(lambda: Health(parts.loops.turning), parts.health)
-        except OSError as error:
-            die("the health page finds no port", error=error)
+        except OSError:
+            die("the health page finds no port")
         log.info("worker", worker=str(self.id), health=self._health.url)
 
     def before_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:

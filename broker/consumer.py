@@ -16,9 +16,10 @@ from redis.exceptions import RedisError
 
 from broker.delivery import Delivery, Undeliverable
 from broker.lanes import Settled, Verb
-from broker.link import Link, Parked, die
+from broker.link import Link, Parked
 from broker.slots import Gate, Slots
 from runtime import logs
+from runtime.dying import die
 
 #: How long one turn of the loop may wait, seconds: Dramatiq looks for its stop signal between turns.
 TURN_SECONDS = 1.0
@@ -52,9 +53,8 @@ class LaneConsumer(Consumer):
         """Return a delivery, or None when there was none within a second."""
         try:
             return self._turn()
-        except Exception:  # Dramatiq would start it again, with its messages forgotten
-            die(f"The consumer of {self.link.queue} failed")
-            raise
+        except Exception:  # noqa: BLE001 -- Dramatiq would start it again, with its messages forgotten
+            die(f"the consumer of {self.link.queue} failed")
 
     def _turn(self) -> Delivery | None:
         if self._ready:

@@ -17,9 +17,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from broker.consumer import LaneConsumer, Quarantine
 from broker.delivery import actors_of, decode
 from broker.lanes import Lanes, Limit, Outgoing
-from broker.link import Link, die
+from broker.link import Link
 from broker.settle import Settle
 from broker.slots import Gate, Slots
+from runtime.dying import die
 
 #: What a plain send() gets: the middle of 0 (first) to 9 (last).
 DEFAULT_PRIORITY = 5
@@ -188,4 +189,4 @@ class LaneBroker(Broker):
         threads = [*worker.workers, *worker.consumers.values()]
         dead = [thread.name for thread in threads if thread.ident is not None and not thread.is_alive()]
         if dead and not self.gate.draining:
-            die(f"Dead threads: {', '.join(dead)}")
+            die(f"dead threads: {', '.join(dead)}")

@@ -6,8 +6,6 @@ threads never wait for Redis: they leave the end of a message here and are free.
 """
 
 import logging
-import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
@@ -19,22 +17,14 @@ from redis.exceptions import RedisError
 
 from broker.lanes import Fetched, Lanes, Settled
 from broker.slots import Gate, Slots
+from runtime.dying import die
 
 #: Time between beats, seconds; the script declares a consumer dead after 10 s of served time.
 BEAT_SECONDS = 1.0
 #: Pause after a failed call, seconds.
 RETRY_SECONDS = 0.25
-#: EX_SOFTWARE of sysexits.h: whatever supervises this process has to start a new one.
-EXIT_DEAD_THREAD = 70
 
 log = logging.getLogger(__name__)
-
-
-def die(reason: str) -> None:
-    """End this process at once: a part of it is dead, and it must not look healthy."""
-    if not sys.is_finalizing():
-        log.critical("%s: ending this process.", reason, exc_info=sys.exc_info()[0] is not None)
-        os._exit(EXIT_DEAD_THREAD)
 
 
 class Parked(Enum):
@@ -204,7 +194,7 @@ class Link:
             while not self._keep_once():
                 pass
         except BaseException:  # noqa: BLE001 -- whatever it was: without a beat this process is dead
-            die(f"The keeper of {self.queue} failed")
+            die(f"the keeper of {self.queue} failed")
 
     def _keep_once(self) -> bool:
         """Wait for something to say or the time of the next beat, and do that. Return True at the end."""
