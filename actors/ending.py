@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from threading import Event
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from psycopg import Connection
@@ -11,6 +11,7 @@ from psycopg_pool import ConnectionPool
 from actors.decide import Decision, decide
 from actors.errors import RenderError, metric_label
 from actors.gate import Gate
+from actors.pauses import Pauses
 from db import claims
 from db.claims import Claim, Ended
 from db.errors import Conflict, DatabaseError, Refused, translated
@@ -19,10 +20,6 @@ from runtime.settings import Settings
 from runtime.tracing import span
 
 log = logs.get_logger(__name__)
-
-#: A statement that the server refuses is refused again: a fault to repair, so ask seldom.
-REFUSED_MS: Final = 5_000
-FIRST_INSIST_SECONDS, LONGEST_INSIST_SECONDS = 0.05, 1.0
 
 
 class Ends:
@@ -91,8 +88,9 @@ class Ends:
         grant that is missing, or until the steward finds the claim too old. Were the
         message consumed instead, the next one would find a claim of this process and render once more.
         """
-        pause = FIRST_INSIST_SECONDS
+        pauses = Pauses()
         while True:
+            refused = False
             try:
                 with translated(), self._database.connection() as conn:
                     return write(conn)
@@ -100,9 +98,8 @@ class Ends:
                 log.info("conflict while ending a claim: again")
             except Refused:
                 log.exception("the end of a claim was refused: it is kept and tried again")
-                pause = REFUSED_MS / 1000
+                refused = True
             except DatabaseError:
                 self._gate.away()
-            if self._give_up.wait(pause):
+            if self._give_up.wait(pauses.take(refused=refused)):
                 return None
-            pause = min(pause * 2, LONGEST_INSIST_SECONDS)

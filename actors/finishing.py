@@ -24,6 +24,7 @@ from uuid import UUID
 from actors.about import about
 from actors.gate import Gate
 from actors.kept_connection import KeptConnection
+from actors.pauses import Pauses
 from actors.running import Run, Running
 from db import claims
 from db.claims import Ended, Finish
@@ -35,9 +36,6 @@ log = logs.get_logger(__name__)
 
 #: Finishes in one statement; beyond some dozens a commit's share of one of them is small.
 MAX_GROUP = 64
-#: A statement that the server refuses is refused again: a fault to repair, so ask seldom.
-REFUSED_SECONDS = 5.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 1.0
 #: Between looks at whether the process must go, seconds.
 LOOK_SECONDS = 0.5
 
@@ -63,12 +61,10 @@ class _Waiting:
     begun_ns: int
     due: float = 0.0
     alone: bool = False
-    pause: float = field(default=FIRST_PAUSE_SECONDS)
+    pauses: Pauses = field(default_factory=Pauses)
 
-    def again(self, pause: float | None = None) -> None:
-        wait = self.pause if pause is None else pause
-        self.due = time.monotonic() + wait
-        self.pause = min(wait * 2, LONGEST_PAUSE_SECONDS)
+    def again(self, *, refused: bool) -> None:
+        self.due = time.monotonic() + self.pauses.take(refused=refused)
 
 
 class Finishes:
@@ -180,16 +176,16 @@ class Finishes:
                 **about(group[0].finish.claim),
             )
             group[0].alone = True
-            self._again(group, REFUSED_SECONDS)
+            self._again(group, refused=True)
 
-    def _again(self, group: Sequence[_Waiting], pause: float | None = None) -> None:
+    def _again(self, group: Sequence[_Waiting], *, refused: bool = False) -> None:
         """Keep these, unless the process must go."""
         if self._give_up.is_set():
             for one in group:
                 self._over(one, None)
             return
         for one in group:
-            one.again(pause)
+            one.again(refused=refused)
         with self._changed:
             self._kept.extend(group)
 

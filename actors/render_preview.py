@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool
 from actors import simulate
 from actors.about import about
 from actors.child import Renderers
-from actors.ending import REFUSED_MS, Ends
+from actors.ending import Ends
 from actors.errors import (
     ArtifactNotStored,
     DocumentMissing,
@@ -24,6 +24,7 @@ from actors.errors import (
 from actors.finishing import Finishes, Kept
 from actors.gate import Gate
 from actors.not_yet import Patience
+from actors.pauses import REFUSED_SECONDS
 from actors.progress import Progress
 from actors.render_log import RenderLog
 from actors.running import Run, Running
@@ -125,7 +126,7 @@ class Previews:
             raise Defer(HELD_MS, why="conflict") from error
         except Refused as error:
             log.exception("the claim was refused")
-            raise Defer(REFUSED_MS, why="refused") from error
+            raise Defer(int(REFUSED_SECONDS * 1000), why="refused") from error
         except DatabaseError as error:
             self._gate.away()
             raise Defer(AWAY_MS, why="database") from error

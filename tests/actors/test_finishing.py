@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from actors import finishing
+from actors import pauses
 from actors.finishing import Finishes
 from actors.gate import Gate
 from actors.kept_connection import KeptConnection
@@ -124,7 +124,7 @@ def test_what_ends_meanwhile_shares_a_commit_and_is_acknowledged_after_it(
 def test_one_that_is_refused_keeps_nobody_and_is_kept_until_it_takes(
     worker: Worker, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finishing, "REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(pauses, "REFUSED_SECONDS", 0.01)
     # A refusal that only one of them meets, and that somebody takes away later.
     bench.admin.execute(
         "ALTER TABLE jobs ADD CONSTRAINT small CHECK (artifact <> 'sha256:' || repeat('b', 64))"

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from actors import ending, finishing
+from actors import pauses
 from actors.child import Renderers
 from actors.ending import Ends
 from actors.errors import Stop
@@ -268,8 +268,7 @@ def test_an_end_that_is_refused_is_kept_until_it_takes(
 
     monkeypatch.setattr(claims, "finish_each", without_its_table(claims.finish_each))
     monkeypatch.setattr(claims, "end", without_its_table(claims.end))
-    monkeypatch.setattr(ending, "REFUSED_MS", 10)
-    monkeypatch.setattr(finishing, "REFUSED_SECONDS", 0.01)
+    monkeypatch.setattr(pauses, "REFUSED_SECONDS", 0.01)
     actor.handle(job, 1)
     assert [str(answer) for answer in answers] == ["42P01 UndefinedTable", "done"]
     assert bench.status(job) == ("dead" if simulate else "succeeded")
