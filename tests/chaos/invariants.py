@@ -212,7 +212,7 @@ def processes_end_for_a_reason(evidence: Evidence) -> Iterator[str]:
 
 
 def an_armed_failpoint_acts(evidence: Evidence) -> Iterator[str]:
-    """A relay that should kill itself somewhere does, unless another fault kept it from getting there."""
+    """A process that should kill itself somewhere does, unless another fault kept it from getting there."""
     for entry in evidence.of("failpoint"):
         others = (
             told["fault"]

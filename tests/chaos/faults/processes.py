@@ -5,6 +5,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from ..armed import Armed
 from ..fault import Fault
 from ..settings import LOST_SECONDS
 
@@ -124,10 +125,15 @@ class PortalKilledAfterCommit(Fault):
 
     name = "portal-killed-after-commit"
     touches = frozenset({"portal"})
+    _armed: Armed | None = None
 
     def inject(self) -> None:
-        nth = self.rng.randint(1, 3)
-        self.world.portal.restart_with(ONCOMMIT_FAILPOINTS=f"accept.after_commit=kill@{nth}")
+        self._armed = Armed(self.world.portal, "accept.after_commit", self.rng.randint(1, 3))
+
+    def heal(self) -> None:
+        """Wait until it has died of that."""
+        if self._armed is not None:
+            self._armed.tell(self.world.history, self.name)
 
 
 class ClocksWrong(Fault):

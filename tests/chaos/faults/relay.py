@@ -1,21 +1,16 @@
 """Faults of the relay: killed anywhere, killed at each point that matters, frozen past a takeover."""
 
-import signal
-import time
-from contextlib import suppress
 from typing import ClassVar
 
 from support.waiting import eventually
 
+from ..armed import Armed
 from ..fault import Fault
-from ..member import Member
 
 TOUCHES = frozenset({"relay"})
 POINTS = ("after_decode", "before_publish", "after_publish", "before_confirm")
 #: PostgreSQL gives a frozen relay's slot away after 10 s.
 TAKEOVER_SECONDS = 30.0
-#: The other one takes over within 5 s, and clients go on asking all the time.
-FIRE_SECONDS = 15.0
 
 
 class RelayKilled(Fault):
@@ -47,34 +42,19 @@ class RelayKilledAt(Fault):
     touches = TOUCHES
     hold_seconds = (0.5, 2.0)
     point: ClassVar[str]
-    _armed: Member | None = None
+    _armed: Armed | None = None
 
     def inject(self) -> None:
         active, standby = self.world.active_relay(), self.world.standby_relay()
-        self._since, self._read = time.time(), standby.running.process.command.log.stat().st_size
-        standby.restart_with(ONCOMMIT_FAILPOINTS=f"relay.{self.point}=kill@{self.rng.randint(1, 3)}")
+        armed = Armed(standby, f"relay.{self.point}", self.rng.randint(1, 3))
         eventually(lambda: standby.role() or not standby.running.running, timeout=20)
         active.kill()  # the other one takes over, and dies of it once rows come
-        self._armed = standby
+        self._armed = armed
 
     def heal(self) -> None:
-        """Wait until it has died of that, and of nothing else; while other things are broken it may not."""
-        if (armed := self._armed) is None:
-            return
-        with suppress(AssertionError):
-            eventually(lambda: self._fired(armed), timeout=FIRE_SECONDS)
-        self.world.history.add(
-            "failpoint", fault=self.name, process=armed.name, fired=self._fired(armed), since=self._since
-        )
-
-    def _fired(self, armed: Member) -> bool:
-        with armed.running.process.command.log.open("rb") as log:
-            log.seek(self._read)
-            said = f"failpoint relay.{self.point}: kill\n".encode() in log.read()
-        ends = [
-            e for e in self.world.history.of("ended") if e["process"] == armed.name and e["at"] > self._since
-        ]
-        return said and any(end["code"] == -signal.SIGKILL for end in ends)
+        """Wait until it has died of that."""
+        if self._armed is not None:
+            self._armed.tell(self.world.history, self.name)
 
 
 class RelayFrozen(Fault):
