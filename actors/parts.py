@@ -153,6 +153,7 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
     loops.start("finishes", finishes.run)
     loops.start("heartbeat", heartbeat.run)
     loops.start("steward", steward.run)
+    loops.start("progress", progress.run)
     metrics.count("worker_quarantined_total", 0, outcome="quarantined")  # so that the first one is a rise
     eviction = Eviction(broker.lanes)
     loops.start("eviction", eviction.run)

@@ -4,6 +4,7 @@ A finish is handed over (actors/finishing.py); every other end is written at onc
 """
 
 import time
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -154,7 +155,7 @@ class Previews:
                 return None
             self._ends.end(claim, stopped)
         except Exception as error:  # noqa: BLE001 -- every error of a render ends its claim, by its class
-            self._progress.failed(claim.job, error)
+            self._progress.failed(claim.job, error, partial(self._try_out, claim.document))
             self._ends.end(claim, error)
         else:
             self._progress.made()
@@ -175,9 +176,18 @@ class Previews:
         except OSError as error:
             raise ArtifactNotStored(f"the preview was not stored: {error.strerror or error}") from error
 
-    def _render(self, run: Run, claim: Claim) -> bytes:
-        if not self._blobs.exists(claim.document):
+    def _find(self, document: str) -> None:
+        if not self._blobs.exists(document):
             raise DocumentMissing("the document is not in the store")
+
+    def _try_out(self, document: str) -> None:
+        """Do what any job needs of this machine: find a document, have a child, write to the store."""
+        self._find(document)
+        self._renderers.give(self._renderers.take())
+        self._blobs.try_out()
+
+    def _render(self, run: Run, claim: Claim) -> bytes:
+        self._find(claim.document)
         child = self._renderers.take()
         try:
             run.lend(child)

@@ -164,6 +164,22 @@ class BlobStore:
             writer.write(content)
             return writer.commit()
 
+    def try_out(self) -> None:
+        """Write CHUNK bytes to the store's disk, under no name, and let go of them.
+
+        Raises:
+            BlobStoreFull: there is no room.
+            BlobStoreUnavailable: the store does not work.
+
+        """
+        try:
+            with tempfile.TemporaryFile(dir=self.incoming) as file:
+                file.write(bytes(CHUNK))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise _translated(error) from error
+
     def exists(self, digest: str) -> bool:
         """Tell whether the blob is there."""
         return self.path(digest).is_file()

@@ -12,6 +12,12 @@ from support.processes import Processes
 from support.waiting import eventually
 
 JOB = UUID(int=1)
+
+
+def never() -> None:
+    raise AssertionError("nobody is to try")
+
+
 QUICK = {"ONCOMMIT_BACKOFF_BASE_MS": "50", "ONCOMMIT_BACKOFF_CAP_MS": "200"}
 
 
@@ -35,16 +41,52 @@ def test_a_worker_whose_store_takes_nothing_is_unready_until_it_does(bench: Benc
     assert '"renders":"ok"' in worker.page("/readyz")
 
 
+@pytest.mark.parametrize("session_server", kinds()[0][:1], indirect=True)
+def test_an_idle_worker_is_ready_again_as_soon_as_its_store_is(bench: Bench, whole: Processes) -> None:
+    worker = whole.worker(**QUICK)
+    bench.settled(bench.accept(kind="page"))
+    incoming, aside = whole.blobs / "incoming", whole.blobs / "aside"
+    incoming.rename(aside)
+    incoming.touch()
+    assert bench.settled(bench.accept(kind="thumbnail", max_attempts=1)) == {"dead": 1}, "no job is left"
+    assert worker.get("/readyz") == 503
+    incoming.unlink()
+    aside.rename(incoming)
+    eventually(lambda: worker.get("/readyz") == 200)
+    assert '"renders":"ok"' in worker.page("/readyz")
+
+
+def test_what_failed_is_tried_while_there_is_trouble_and_at_no_other_time() -> None:
+    progress, tries = Progress(), list[Exception | None]()
+
+    def again() -> None:
+        tries.append(error := ArtifactNotStored("full") if not tries else None)
+        if error is not None:
+            raise error
+
+    for _ in range(MOST - 1):
+        progress.failed(JOB, ArtifactNotStored("full"), again)
+        progress.look()
+    assert tries == []
+    progress.failed(JOB, ArtifactNotStored("full"), again)
+    progress.look()
+    assert (len(tries), progress.trouble) == (1, "ArtifactNotStored"), "still full"
+    progress.look()
+    assert (len(tries), progress.trouble) == (2, ""), "there is room"
+    progress.look()
+    assert len(tries) == 2
+
+
 def test_so_many_releases_in_a_row_are_trouble_and_one_success_ends_it() -> None:
     progress = Progress()
     for _ in range(MOST - 1):
-        progress.failed(JOB, RendererUnavailable("no child"))
+        progress.failed(JOB, RendererUnavailable("no child"), never)
     assert progress.trouble == ""
     progress.made()
     for _ in range(MOST - 1):
-        progress.failed(JOB, ArtifactNotStored("full"))
+        progress.failed(JOB, ArtifactNotStored("full"), never)
     assert progress.trouble == "", "counted anew since the success"
-    progress.failed(JOB, OSError("no descriptor left"))
+    progress.failed(JOB, OSError("no descriptor left"), never)
     assert progress.trouble == "OSError"
     progress.made()
     assert progress.trouble == ""
@@ -53,9 +95,9 @@ def test_so_many_releases_in_a_row_are_trouble_and_one_success_ends_it() -> None
 def test_what_a_document_does_is_no_trouble_of_the_workers() -> None:
     progress = Progress()
     for _ in range(2 * MOST):
-        progress.failed(JOB, RenderCrashed(-9))
-        progress.failed(JOB, DocumentMissing("the same, again and again"))
+        progress.failed(JOB, RenderCrashed(-9), never)
+        progress.failed(JOB, DocumentMissing("the same, again and again"), never)
     assert progress.trouble == ""
     for _ in range(MOST):
-        progress.failed(uuid4(), DocumentMissing("another one"))
+        progress.failed(uuid4(), DocumentMissing("another one"), never)
     assert progress.trouble == "DocumentMissing", "every document is missing: it is the store"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runtime.blobs import BlobMissing, BlobStore, BlobStoreFull
+from runtime.blobs import BlobMissing, BlobStore, BlobStoreFull, BlobStoreUnavailable
 
 CONTENT = b"some bytes"
 DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
@@ -88,8 +88,20 @@ def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(BlobStoreFull):
         store.put_bytes(CONTENT)
+    with pytest.raises(BlobStoreFull):
+        store.try_out()
     assert not store.exists(DIGEST)
     assert list(store.incoming.iterdir()) == []
+
+
+def test_a_store_is_tried_out_without_a_trace(tmp_path: Path) -> None:
+    store = BlobStore(tmp_path)
+    store.try_out()
+    assert list(store.incoming.iterdir()) == []
+    store.incoming.rmdir()
+    store.incoming.touch()
+    with pytest.raises(BlobStoreUnavailable):
+        store.try_out()
 
 
 def test_many_writers_of_one_content_agree(tmp_path: Path) -> None:
