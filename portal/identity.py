@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from db import reads
+from db import tokens
 from portal.database import Database
 from portal.problems import Problem
 from portal.shared_looks import SharedLooks
@@ -69,7 +69,7 @@ class Identities:
 
     async def _ask(self, token_hash: bytes) -> Caller:
         asked = time.monotonic()
-        row = await self._database.run(lambda conn: reads.token(conn, token_hash))
+        row = await self._database.run(lambda conn: tokens.token(conn, token_hash))
         if row is None:
             self._believed.pop(token_hash, None)
             raise Problem(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 from uuid import UUID
 
-from db import reads
+from db import reads, tokens
 from db.errors import DatabaseError
 from db.jobs import STATUS_AFTER, TERMINAL, Event
 from db.reads import BatchRow
@@ -136,8 +136,8 @@ class Hub:
             self._batches_at = ended + max(BATCH_SECONDS, BATCH_SHARE * (ended - started))
 
     async def _check_tokens(self) -> None:
-        tokens = list({w.token for w in self._watches})
-        in_force = await self._database.run(lambda conn: reads.tokens_in_force(conn, tokens))
+        shown = list({w.token for w in self._watches})
+        in_force = await self._database.run(lambda conn: tokens.tokens_in_force(conn, shown))
         for found in self._watches:
             if found.token not in in_force:
                 found.give([], last=True)

@@ -133,7 +133,7 @@ class CountingDatabase:
             name: cell.cell_contents
             for name, cell in zip(work.__code__.co_freevars, work.__closure__ or (), strict=True)
         }  # type: ignore[attr-defined]
-        return set(closure["tokens"]) if "tokens" in closure else {} if "cursors" in closure else []
+        return set(closure["shown"]) if "shown" in closure else {} if "cursors" in closure else []
 
 
 def test_a_thousand_streams_are_one_question_a_tick() -> None:
