@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from broker.packing import Arg, pairs, rows, text, token, triples
 from broker.words import (
     PRIORITY_STEP,
     Fetched,
@@ -56,13 +57,11 @@ class _Script:
 _FILLING = _Script("#!lua")
 _OTHER = _Script("#!lua flags=allow-oom")
 
-_Arg = str | int | bytes
-
 
 class _Executes(Protocol):
     """The one untyped method of redis-py that is used here."""
 
-    def execute_command(self, *args: _Arg) -> Any: ...
+    def execute_command(self, *args: Arg) -> Any: ...
 
 
 class Lanes:
@@ -74,7 +73,7 @@ class Lanes:
         self._clock = clock
         self._execute = cast("_Executes", cast("Any", client)).execute_command
 
-    def _call(self, script: _Script, command: str, *args: _Arg) -> Any:
+    def _call(self, script: _Script, command: str, *args: Arg) -> Any:
         now = "" if self._clock is None else self._clock()
         try:
             return self._execute("EVALSHA", script.digest, 1, self.namespace, command, now, *args)
@@ -95,7 +94,7 @@ class Lanes:
         """
         reply: list[bytes | int] = self._call(_OTHER, "seize", epoch, int(forget_limits))
         if reply[0] == b"mismatch":
-            raise TokenMismatch(_token(reply[1], reply[2]))
+            raise TokenMismatch(token(reply[1], reply[2]))
         return Seized(lost=bool(reply[1]), position=self.position())
 
     def publish(
@@ -118,16 +117,16 @@ class Lanes:
 
         """
         following = Token(expected.epoch, expected.seq + 1)
-        args: list[_Arg] = [expected.epoch, expected.seq, following.seq, len(position or ())]
+        args: list[Arg] = [expected.epoch, expected.seq, following.seq, len(position or ())]
         for name, value in (position or {}).items():
             args += (name, value)
         args.append(len(limits))
         for limit in limits:
             args += (limit.lane, limit.version, limit.packed())
-        args += _rows(messages)
+        args += rows(messages)
         reply: list[bytes | int] = self._call(_FILLING, "publish", *args)
         if reply[0] == b"mismatch":
-            raise TokenMismatch(_token(reply[1], reply[2]))
+            raise TokenMismatch(token(reply[1], reply[2]))
         if reply[0] == b"same":
             return following, Published(0, 0, 0)
         return following, Published(*cast("list[int]", reply[1:]))
@@ -137,7 +136,7 @@ class Lanes:
 
         `intents`: id -> intent, 0 where it is not known.
         """
-        return [_text(gone) for gone in self._call(_OTHER, "missing", queue, *_pairs(intents))]
+        return [text(gone) for gone in self._call(_OTHER, "missing", queue, *pairs(intents))]
 
     def position(self) -> dict[str, str]:
         """Return the position that came with the last publish that had one."""
@@ -150,24 +149,24 @@ class Lanes:
 
     def send(self, message: Outgoing, default: Limit) -> Published:
         """Put one message without a token, and settings for its lane if it has none. Losable."""
-        return Published(*self._call(_FILLING, "send", default.lane, default.packed(), *_rows([message])))
+        return Published(*self._call(_FILLING, "send", default.lane, default.packed(), *rows([message])))
 
     # The consumer's side ------------------------------------------------------------------------
 
     def fetch(self, queue: str, consumer: str, count: int, settled: Iterable[Settled] = ()) -> Fetched:
         """Settle what is finished, then take up to `count` messages, lane by lane in turn."""
-        reply: list[Any] = self._call(_OTHER, "fetch", queue, consumer, count, *_triples(settled))
+        reply: list[Any] = self._call(_OTHER, "fetch", queue, consumer, count, *triples(settled))
         rest = iter(reply[1:])
         messages: list[tuple[str, bytes]] = []
         intents: dict[str, int] = {}
         for message_id, score, body in zip(rest, rest, rest, strict=True):
-            messages.append((_text(message_id), body))
-            intents[_text(message_id)] = int(score) % PRIORITY_STEP
+            messages.append((text(message_id), body))
+            intents[text(message_id)] = int(score) % PRIORITY_STEP
         return Fetched(messages, reply[0], intents)
 
     def settle(self, queue: str, consumer: str, settled: Iterable[Settled]) -> None:
         """End deliveries; those that this consumer does not hold (any more) are left alone."""
-        self._call(_OTHER, "settle", queue, consumer, *_triples(settled))
+        self._call(_OTHER, "settle", queue, consumer, *triples(settled))
 
     def ack(self, queue: str, consumer: str, ids: Iterable[str]) -> None:
         """Forget messages that are done."""
@@ -188,7 +187,7 @@ class Lanes:
         `held`: id -> intent, 0 where it is not known. Restored: Redis had lost them, or given them back.
         Dropped: a reply was lost on its way here.
         """
-        restored, dropped = self._call(_OTHER, "beat", queue, consumer, *_pairs(held))
+        restored, dropped = self._call(_OTHER, "beat", queue, consumer, *pairs(held))
         return restored, dropped
 
     def leave(self, queue: str, consumer: str) -> int:
@@ -208,7 +207,7 @@ class Lanes:
         messages, delayed, running, lanes_waiting, consumers, next_due = reply[:6]
         rest = iter(reply[6:])
         lanes = [
-            LaneStats(_text(lane), waiting, in_flight, _text(state))
+            LaneStats(text(lane), waiting, in_flight, text(state))
             for lane, waiting, in_flight, state in zip(rest, rest, rest, rest, strict=True)
         ]
         lanes.sort(key=lambda s: (-s.waiting, -s.running, s.lane))
@@ -230,7 +229,7 @@ class Lanes:
     def queues(self) -> list[str]:
         """Return the names of the queues that ever held a message."""
         names: Iterable[bytes] = cast("Any", self.client).smembers(f"{self.namespace}:queues")
-        return sorted(_text(name) for name in names)
+        return sorted(text(name) for name in names)
 
     def eviction_policy(self) -> str:
         """Return the server's maxmemory policy; anything but `noeviction` drops messages at will."""
@@ -240,40 +239,3 @@ class Lanes:
     def purge(self, queue: str, lane: str | None = None) -> int:
         """Drop what waits or is delayed, of one lane or of all; in-flight messages stay. Return how many."""
         return int(self._call(_OTHER, "purge", queue, lane or ""))
-
-
-def _rows(messages: Iterable[Outgoing]) -> list[_Arg]:
-    """Return runs of one queue and delay: queue, delay, how many, and of each its id and `score body`."""
-    args: list[_Arg] = []
-    run, counted, count = None, 0, 0
-    for m in messages:
-        if (m.queue, m.delay_ms) != run:
-            run = (m.queue, m.delay_ms)
-            if count:
-                args[counted] = count
-            args += (m.queue, m.delay_ms, 0)
-            counted, count = len(args) - 1, 0
-        count += 1
-        args += (m.message_id, b"%d %b" % (m.priority * PRIORITY_STEP + m.intent, m.body))
-    if count:
-        args[counted] = count
-    return args
-
-
-def _pairs(intents: Mapping[str, int]) -> list[_Arg]:
-    return [word for pair in intents.items() for word in pair]
-
-
-def _triples(settled: Iterable[Settled]) -> list[_Arg]:
-    args: list[_Arg] = []
-    for s in settled:
-        args += (s.verb.value, s.message_id, s.delay_ms)
-    return args
-
-
-def _text(value: bytes) -> str:
-    return value.decode()
-
-
-def _token(epoch: bytes | int, seq: bytes | int) -> Token | None:
-    return Token(int(epoch), int(seq or 0)) if epoch else None
