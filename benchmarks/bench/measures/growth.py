@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.bench.contest import Entrance, Figure, Floor, Measure, Turn
 from benchmarks.bench.ground import Ground, until
-from benchmarks.bench.measures.catch_up import FILL
 from benchmarks.bench.measures.refill import PAUSE
+from benchmarks.bench.written import FILL
 from benchmarks.fairness.cost import Load, Shape
 from broker.client import redis_client
 from broker.lanes import Lanes

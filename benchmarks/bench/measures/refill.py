@@ -12,7 +12,7 @@ from functools import partial
 
 from benchmarks.bench.contest import Entrance, Figure, Floor, Measure, Turn
 from benchmarks.bench.ground import Ground, until
-from benchmarks.bench.measures.catch_up import FILL
+from benchmarks.bench.written import FILL
 
 INTENTS, PAGE = 100_000, 500
 LIMIT_SECONDS = 120.0
