@@ -16,9 +16,12 @@ log = logging.getLogger(__name__)
 
 # Any constant will do; it only has to be this project's own. (b"oncommit" as a big-endian integer.)
 LOCK_KEY = int.from_bytes(b"oncommit", "big")
-# A table lock that waits blocks everybody behind it: give up after 2 s, let them pass, try again.
-LOCK_TIMEOUT = "2s"
-TRIES = 30
+# A table lock that waits blocks everybody behind it: give up, let them pass, try again. Nobody shall lose
+# more than 2 s. A request may stand behind several tries, and a try may wait for several tables: so a wait
+# is a quarter of that, and the pause as long, so that whoever stood behind one try has ended before the next.
+LOCK_TIMEOUT = "500ms"
+PAUSE_SECONDS = 0.5
+TRIES = 60  # a minute in all
 
 CREATE_LEDGER = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
@@ -147,7 +150,7 @@ def _apply(conn: psycopg.Connection, name: str, checksum: str, text: str) -> Non
             if left == 0:
                 raise
             log.info("migrate: %s waits for a lock (%s), %d tries left", name, error.sqlstate, left)
-            time.sleep(0.1)
+            time.sleep(PAUSE_SECONDS)
         else:
             log.info("migrate: applied %s", name)
             return
