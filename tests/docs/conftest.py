@@ -1,0 +1,5 @@
+"""Fixtures of the tests of the pages."""
+
+from support.desk import desk
+
+__all__ = ["desk"]
