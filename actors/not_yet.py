@@ -2,10 +2,9 @@
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from threading import Lock
-from uuid import UUID
 
 FIRST_MS, LONGEST_MS = 50, 1_000  # 1 commit in 100 needs a wait, of milliseconds; a lagging standby, seconds
 #: After so long the row is not coming (a restored database): the message goes, and if its intent lives
@@ -22,19 +21,19 @@ class _Wait:
 
 
 class Patience:
-    """Remembers since when this process waits for each (job, dispatch number)."""
+    """Remembers since when this process waits for each key, such as (job, dispatch number)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._waits: OrderedDict[tuple[UUID, int], _Wait] = OrderedDict()
+        self._waits: OrderedDict[tuple[Hashable, ...], _Wait] = OrderedDict()
         self._lock = Lock()
 
-    def next_ms(self, job: UUID, dispatch_no: int) -> int | None:
+    def next_ms(self, *key: Hashable) -> int | None:
         """Return how many milliseconds to wait before the next look, None when it has been long enough."""
         with self._lock:
-            wait = self._waits.setdefault((job, dispatch_no), _Wait(self._clock()))
+            wait = self._waits.setdefault(key, _Wait(self._clock()))
             if self._clock() - wait.since >= GIVE_UP_SECONDS:
-                del self._waits[job, dispatch_no]
+                del self._waits[key]
                 return None
             delay = min(FIRST_MS << wait.times, LONGEST_MS)
             wait.times = min(wait.times + 1, 10)  # the shift stays small
@@ -42,7 +41,7 @@ class Patience:
                 self._waits.popitem(last=False)
             return delay
 
-    def over(self, job: UUID, dispatch_no: int) -> None:
+    def over(self, *key: Hashable) -> None:
         """Forget the wait: the row is there."""
         with self._lock:
-            self._waits.pop((job, dispatch_no), None)
+            self._waits.pop(key, None)

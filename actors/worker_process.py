@@ -16,6 +16,7 @@ from dramatiq.middleware import CurrentMessage, Middleware
 from dramatiq.worker import Worker
 
 from actors.judge import Unreadable, judge
+from actors.not_yet import Patience
 from actors.parts import Parts, build
 from actors.render_preview import AWAY_MS
 from actors.shutdown import leaving_within, once_only
@@ -45,6 +46,7 @@ class WorkerProcess(Middleware):
         self._settings = given
         self._parts: Parts | None = None
         self._health: HealthServer | None = None
+        self._patience = Patience()
 
     # Dramatiq's hooks. It logs what a hook raises and goes on; a process half built must not. ------
 
@@ -109,7 +111,8 @@ class WorkerProcess(Middleware):
         """Put an intent aside that this version cannot read; True when the message may go.
 
         Its job is dead then, and can be replayed; if it is being rendered (by another version), or there
-        is no such intent, there is nothing to put aside.
+        is no such intent, there is nothing to put aside. But an intent may come before it can be seen, and
+        its message, gone too early, would be missed until the next audit: so it stays for a minute.
 
         Raises:
             DatabaseError: the database is away.
@@ -117,6 +120,9 @@ class WorkerProcess(Middleware):
         """
         with translated(), self.parts.database.connection() as conn:
             outcome = outbox.quarantine(conn, message_id, reason, f"worker:{self.id}")
+        if outcome == "gone" and self._patience.next_ms(message_id) is not None:
+            return False
+        self._patience.over(message_id)
         metrics.count("worker_quarantined_total", outcome=outcome)
         log.warning("unreadable message", **logs.about_message(message_id), reason=reason, outcome=outcome)
         return True
@@ -131,9 +137,11 @@ class WorkerProcess(Middleware):
             job, dispatch_no = judge(message_id, args, kwargs)
         except Unreadable as reason:
             try:
-                self.quarantine(message_id, str(reason))
+                recorded = self.quarantine(message_id, str(reason))
             except DatabaseError as error:
                 raise Defer(AWAY_MS, why="database") from error
+            if not recorded:
+                raise Defer(AWAY_MS, why="not_yet") from None
         else:
             team = message_id.partition("|")[0]
             parent = message.options.get("traceparent")
