@@ -2,9 +2,10 @@
 
 A worker is lost when its heartbeat has stayed the same over `lost_seconds` of the steward's own
 successful reads, without a gap between them: after an outage of the database, or of the steward's own
-process, everybody has that time again to beat before being taken for dead. In the same way a claim is
-overdue when the steward has read it, the same, for longer than any render may take. So only time that
-the steward has watched counts, by its monotonic clock: no time of day, here or in PostgreSQL, does.
+process, everybody has that time again to beat before being taken for dead. A database that can be read but
+not written is such an outage, too: nobody's heartbeat moves. In the same way a claim is overdue when the
+steward has read it, the same, for longer than any render may take. So only time that the steward has
+watched counts, by its monotonic clock: no time of day, here or in PostgreSQL, does.
 """
 
 import random
@@ -17,7 +18,7 @@ from uuid import UUID
 
 from actors.kept_connection import KeptConnection
 from db import workers
-from db.errors import DatabaseError
+from db.errors import DatabaseError, Unavailable
 from runtime import metrics
 from runtime.logs import get_logger
 
@@ -81,7 +82,7 @@ class Steward:
         """Read heartbeats at `now` (seconds, monotonic), rescue what is lost, and return it.
 
         Raises:
-            DatabaseError: the database is away; nothing was counted.
+            DatabaseError: the database is away, or takes nothing: such time does not count.
 
         """
         with self._database.connection() as conn:
@@ -92,7 +93,11 @@ class Steward:
             self._beats.read(beats, passed)
             self._claims.read(claims, passed)
             lost = self._beats.longer(self._lost_seconds)
-            rescued = workers.rescue(conn, lost, self._claims.longer(self._claim_seconds), self._who)
+            try:
+                rescued = workers.rescue(conn, lost, self._claims.longer(self._claim_seconds), self._who)
+            except Unavailable:  # nor could anybody beat, or end its claim: all begin anew
+                self._last_read = float("-inf")
+                raise
             workers.forget(conn, FORGET_AFTER)
         metrics.gauge("workers_alive", sum(b is not None for b in beats.values()) - len(lost))
         for one in rescued:

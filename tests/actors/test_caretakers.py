@@ -319,6 +319,32 @@ def test_a_claim_watched_across_a_gap_begins_anew(worker: Worker, other: Worker,
     assert bench.types(job)[-1] == "rescued"
 
 
+def test_time_in_which_nothing_could_be_written_does_not_count(
+    worker: Worker, other: Worker, bench: Bench, database: Any
+) -> None:
+    (job,) = bench.accept(max_attempts=1)
+    other.heartbeat.beat()
+    other.claim(job)
+    worker.steward.look(0)
+    now = reads(worker.steward, 0, 12)
+    name = database.name.encode()
+    bench.admin.execute(b"ALTER DATABASE " + name + b" SET default_transaction_read_only = on")
+    terminate_backends(bench.admin, "test")
+    with pytest.raises(Unavailable, match=r"connection|57P01"):
+        worker.steward.look(now)
+    for _ in range(20):  # it reads that the other's heartbeat stays, which is not the other's fault
+        now += 3
+        with pytest.raises(Unavailable, match="25006"):
+            worker.steward.look(now)
+    bench.admin.execute("SET default_transaction_read_only = off")
+    bench.admin.execute(b"ALTER DATABASE " + name + b" RESET default_transaction_read_only")
+    worker.steward.look(now + 3)
+    now = reads(worker.steward, now + 3, 12)
+    assert bench.status(job) == "processing"
+    reads(worker.steward, now, 3)
+    assert bench.types(job)[-1] == "died", "that long it was silent by itself"
+
+
 def test_rows_of_processes_long_gone_are_forgotten(worker: Worker, bench: Bench) -> None:
     bench.admin.execute(
         "INSERT INTO workers (id, host, pid, threads, heartbeat_at)"

@@ -11,7 +11,7 @@ from .settings import LOST_SECONDS
 #: Redis gives a consumer up after 10 s without a beat, PostgreSQL's steward a worker after LOST_SECONDS.
 LONGER_THAN_ANY_LEASE = 13.0
 assert LONGER_THAN_ANY_LEASE > 3 * LOST_SECONDS
-AWAY = ["redis-frozen", "redis-full", "postgres-stopped", "relay-redis-half-open"]
+AWAY = ["redis-frozen", "redis-full", "postgres-stopped", "postgres-read-only", "relay-redis-half-open"]
 TEN_MINUTES = 600.0
 
 
@@ -23,7 +23,7 @@ def _work_through(scenario: Scenario, *faults: str, seconds: float) -> None:
     scenario.answered(2, timeout=60.0)
 
 
-@pytest.mark.parametrize("fault", ["redis-frozen", "postgres-stopped"])
+@pytest.mark.parametrize("fault", ["redis-frozen", "postgres-stopped", "postgres-read-only"])
 def test_an_outage_longer_than_every_lease_takes_nobody_for_dead(scenario: Scenario, fault: str) -> None:
     _work_through(scenario, fault, seconds=LONGER_THAN_ANY_LEASE)
 
