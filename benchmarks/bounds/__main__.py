@@ -1,4 +1,4 @@
-"""`python -m benchmarks.bounds`: measure, print medians beside the bounds; exit 1 when one is missed.
+"""`python -m benchmarks.bounds`: measure, print what came beside the bounds; exit 1 when one is missed.
 
 A measure that fails is told and counted, and the others go on. Each run has a database and a Valkey of its
 own; they share a PostgreSQL.
@@ -26,7 +26,7 @@ LOG_TAIL = 2_000  # characters of each process' log, when its run failed
 
 
 def main() -> int:
-    """Measure what is asked for; return 0 when every median is within its bound."""
+    """Measure what is asked for; return 0 when every bound holds."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the small disk is unmounted
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bounds", description=__doc__)
     parser.add_argument("--only", action="append", choices=list(MEASURES), help="may be given several times")

@@ -20,7 +20,8 @@ INTRODUCTION = """\
 # Bounds
 
 Every number that is promised, measured on real processes with the settings of production. `make bounds` made
-this page: it runs each measure several times on fresh databases and exits 1 when a median misses its bound.
+this page: it runs each measure several times on fresh databases and exits 1 when a bound is missed: by the
+median, or where it says "each time" by the slowest run.
 `make bounds ONLY=takeover` measures one and writes nothing; `benchmarks/bounds/bounds.py` has the bounds.
 
 """
@@ -62,7 +63,7 @@ class Found:
         values = self.values.get((measure, bound.key), [])
         if len(values) < self.times:
             return f"FAILED {self.times - len(values)} of {self.times}"
-        return "held" if statistics.median(values) <= bound.most else "MISSED"
+        return "held" if bound.holds(values) else "MISSED"
 
     def rows(self, measures: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """Yield the table's rows."""

@@ -1,4 +1,4 @@
-"""The table of bounds: a median decides, a run that failed is never left out, each bound has its measure."""
+"""The table of bounds: who decides, a run that failed is never left out, each bound has its measure."""
 
 import pytest
 
@@ -36,6 +36,18 @@ def test_a_bound_holds_when_every_run_ended_and_their_median_is_within(
     assert result.verdict(NAME, BOUND) == verdict
     assert result.holds([NAME]) == (verdict == "held")
     assert verdict in markdown(result, [NAME], "on what")
+
+
+@pytest.mark.parametrize("key", ["elsewhere", "next"])
+def test_what_is_promised_of_each_time_is_judged_by_the_slowest_run(key: str) -> None:
+    [bound] = [bound for bound in BOUNDS["worker-killed"] if bound.key == key]
+    assert (bound.limit, bound.most) == ("≤ 30 s, each time", 30)
+    for slowest, verdict in ((30.0, "held"), (30.001, "MISSED")):
+        result = Found(3)
+        for value in (1.0, slowest, 2.0):
+            result.add("worker-killed", {"elsewhere": 1.0, "next": 1.0, key: value})
+        assert result.verdict("worker-killed", bound) == verdict
+        assert result.holds(["worker-killed"]) == (verdict == "held")
 
 
 def test_a_failure_is_told_with_its_reason() -> None:
