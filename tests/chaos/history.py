@@ -20,7 +20,7 @@ class History:
     | what                  | fields                                                      |
     |-----------------------|-------------------------------------------------------------|
     | request               | key, team, path, jobs, attempt of this request              |
-    | answer                | key, team, path, status, kind (media type), id, replayed, jobs |
+    | answer                | key, team, path, status, kind (media type), id, replayed, jobs, seconds |
     | no_answer             | key, team, why                                              |
     | inject                | fault, interrupts, touches                                  |
     | heal                  | fault                                                       |

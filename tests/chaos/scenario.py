@@ -9,6 +9,7 @@ from typing import Any
 from support.waiting import eventually
 
 from .faults import FAULTS
+from .history import Entry
 from .schedule import conclude, endure
 from .traffic import Traffic
 from .world import World
@@ -73,9 +74,13 @@ class Scenario:
             fault.heal()
             self.history.add("heal", fault=name)
 
-    def post(self, team: str, *jobs: dict[str, Any], batch: bool = False) -> None:
-        """Post jobs of the test's own."""
-        self.traffic.post(team, list(jobs), batch=batch)
+    def post(self, team: str, *jobs: dict[str, Any], batch: bool = False, **how: Any) -> None:
+        """Post jobs of the test's own; `how`: see `Traffic.post`."""
+        self.traffic.post(team, list(jobs), batch=batch, **how)
+
+    def answers(self, key: str) -> list[Entry]:
+        """Return every answer to the request with this key."""
+        return [entry for entry in self.history.of("answer") if entry["key"] == key]
 
     def expect_interruptions(self) -> None:
         """From now on renders may end early, though no fault of the list is injected."""

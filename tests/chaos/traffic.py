@@ -64,14 +64,17 @@ class Traffic:
         self._give_up_at = 0.0
         self._stopped.set()
 
-    def post(self, team: str, jobs: list[dict[str, Any]], *, batch: bool = False) -> None:
-        """Send one request of the test's own, until it is answered."""
+    def post(
+        self, team: str, jobs: list[dict[str, Any]], *,
+        batch: bool = False, key: str | None = None, patience: float = ANSWER_SECONDS,
+    ) -> None:  # fmt: skip
+        """Send one request of the test's own, until it is answered; `patience`: seconds with each try."""
         documents = self._world.documents[team]
         bodies = [
             {"document": documents[n % len(documents)], "kind": "page", **job} for n, job in enumerate(jobs)
         ]
-        with self._world.http() as http:
-            self._until_answered(http, team, bodies, batch=batch)
+        with self._world.http(patience) as http:
+            self._until_answered(http, team, bodies, batch=batch, key=key)
 
     # -- one client
 
@@ -95,9 +98,10 @@ class Traffic:
         return {**job, "simulate": simulate} if simulate else job
 
     def _until_answered(
-        self, http: httpx.Client, team: str, jobs: list[dict[str, Any]], *, batch: bool
-    ) -> None:
-        key, path = str(uuid.uuid4()), "/v1/batches" if batch else "/v1/jobs"
+        self, http: httpx.Client, team: str, jobs: list[dict[str, Any]], *,
+        batch: bool, key: str | None = None,
+    ) -> None:  # fmt: skip
+        key, path = key or str(uuid.uuid4()), "/v1/batches" if batch else "/v1/jobs"
         body = {"jobs": jobs} if batch else jobs[0]
         headers = {**self._world.bearer(team), "Idempotency-Key": key}
         tries = 0
@@ -114,6 +118,7 @@ class Traffic:
                 self._history.add(
                     "answer", key=key, team=team, path=path, jobs=len(jobs), status=answer.status_code,
                     kind=kind, id=told.get("id"), replayed="idempotent-replayed" in answer.headers,
+                    seconds=answer.elapsed.total_seconds(),
                 )  # fmt: skip
                 if answer.status_code not in AGAIN:
                     return

@@ -132,11 +132,11 @@ class World:
             if limits:
                 self.database.admin.execute(SET_LANE, [team, psycopg.types.json.Jsonb(limits)])
 
-    def http(self) -> httpx.Client:
-        """Return a client of the portal that is patient for ANSWER_SECONDS with each try."""
+    def http(self, patience: float = ANSWER_SECONDS) -> httpx.Client:
+        """Return a client of the portal that waits for an answer to each try so long, seconds."""
         door = self.portal.door
         url = self.portal.running.url if door is None else f"http://127.0.0.1:{door.port}"
-        return httpx.Client(base_url=url, timeout=ANSWER_SECONDS, trust_env=False)
+        return httpx.Client(base_url=url, timeout=patience, trust_env=False)
 
     def bearer(self, team: str) -> dict[str, str]:
         """Return the header that says who asks."""
