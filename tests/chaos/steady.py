@@ -15,16 +15,19 @@ from .world import World
 #: The portal's own bound, and the time of a machine that is busy besides.
 BOUND_SECONDS = WORK_SECONDS + 4
 PATIENCE_SECONDS = 30.0
-#: One attempt is all that they have.
-JOBS = [{"simulate": {"sleep_ms": 3000}, "max_attempts": 1}] * 4
+#: They run two at a time, and one attempt is all that they have.
+JOBS = 4
 BY_STATUS = "SELECT status, count(*) FROM jobs WHERE batch = %s GROUP BY status"
 ENDS = "SELECT id, status, attempt, releases FROM jobs WHERE batch = %s"
 
 
-def begun(scenario: Scenario) -> str:
-    """Ask for jobs of a team that may run two; return their batch when some are rendered and some wait."""
-    key = str(uuid4())
-    scenario.post("capped", *JOBS, batch=True, key=key)
+def begun(scenario: Scenario, *, seconds: int = 3) -> str:
+    """Ask for jobs of a team that may run two; return their batch when some are rendered and some wait.
+
+    Each render takes `seconds`: it has to outlast what is done to the database meanwhile.
+    """
+    key, job = str(uuid4()), {"simulate": {"sleep_ms": seconds * 1000}, "max_attempts": 1}
+    scenario.post("capped", *[job] * JOBS, batch=True, key=key)
     batch: str = scenario.answers(key)[-1]["id"]
 
     def found() -> dict[str, int]:
@@ -37,9 +40,9 @@ def begun(scenario: Scenario) -> str:
 def rendered_once(world: World, batch: str) -> int:
     """Check that each of the jobs was rendered, once; return how many claims had to be given back."""
     rows: list[tuple[UUID, str, int, int]] = world.admin.execute(ENDS, [batch]).fetchall()
-    assert [(status, attempt) for _, status, attempt, _ in rows] == [("succeeded", 1)] * len(JOBS)
+    assert [(status, attempt) for _, status, attempt, _ in rows] == [("succeeded", 1)] * JOBS
     ends = Counter(line["job"] for line in world.processes.renders() if line.get("outcome") == "rendered")
-    assert [ends[str(job)] for job, *_ in rows] == [1] * len(JOBS)
+    assert [ends[str(job)] for job, *_ in rows] == [1] * JOBS
     return sum(releases for *_, releases in rows)
 
 
