@@ -358,30 +358,6 @@ def test_rows_of_processes_long_gone_are_forgotten(worker: Worker, bench: Bench)
         assert workers.forget(conn, timedelta(days=1)) == 0
 
 
-def test_a_kept_connection_is_made_again_and_says_when_it_cannot(database: Any) -> None:
-    kept = KeptConnection(database.dsn("worker"), "test")
-    with kept.connection() as first:
-        pass
-    with kept.connection() as second:
-        assert second is first
-    kept.close()
-    with kept.connection() as third:
-        assert third is not first
-    kept.close()
-    nobody = KeptConnection("host=127.0.0.1 port=1 dbname=x", "test")
-    with pytest.raises(Unavailable), nobody.connection():
-        pytest.fail("there is no server")
-
-
-def test_a_transaction_reads_what_is_committed_whatever_the_sessions_default_is(database: Any) -> None:
-    # As behind a pooler, which leaves the session's options out.
-    default = " options='-c default_transaction_isolation=serializable'"
-    kept = KeptConnection(database.dsn("worker") + default, "test")
-    with kept.connection() as conn, conn.transaction():
-        assert conn.execute("SHOW transaction_isolation").fetchone() == ("read committed",)
-    kept.close()
-
-
 def test_patience_doubles_up_to_a_second_and_ends_after_a_minute() -> None:
     now = [0.0]
     patience = Patience(lambda: now[0])

@@ -1,5 +1,8 @@
 """A worker that can render or store nothing is not ready, and is again once it can."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
@@ -21,21 +24,28 @@ def never() -> None:
 QUICK = {"ONCOMMIT_BACKOFF_BASE_MS": "50", "ONCOMMIT_BACKOFF_CAP_MS": "200"}
 
 
+@contextmanager
+def nothing_taken(store: Path) -> Generator[None]:
+    """Let the store take nothing for the block: where its writers begin there is no folder."""
+    incoming, aside = store / "incoming", store / "aside"
+    incoming.rename(aside)
+    incoming.touch()
+    yield
+    incoming.unlink()
+    aside.rename(incoming)
+
+
 @pytest.mark.parametrize("session_server", kinds()[0][:1], indirect=True)
 def test_a_worker_whose_store_takes_nothing_is_unready_until_it_does(bench: Bench, whole: Processes) -> None:
     worker = whole.worker(**QUICK)
     bench.settled(bench.accept(kind="page"))
-    incoming, aside = whole.blobs / "incoming", whole.blobs / "aside"
-    incoming.rename(aside)
-    incoming.touch()
-    (job,) = bench.accept(kind="thumbnail", max_attempts=1)  # the document is there, its preview is not
-    eventually(lambda: worker.get("/readyz") == 503)
-    page = worker.page("/readyz")
-    assert '"renders":"ArtifactNotStored"' in page
-    assert worker.get("/livez") == 200
-    assert bench.row(job).releases >= 1
-    incoming.unlink()
-    aside.rename(incoming)
+    with nothing_taken(whole.blobs):
+        (job,) = bench.accept(kind="thumbnail", max_attempts=1)  # the document is there, its preview is not
+        eventually(lambda: worker.get("/readyz") == 503)
+        page = worker.page("/readyz")
+        assert '"renders":"ArtifactNotStored"' in page
+        assert worker.get("/livez") == 200
+        assert bench.row(job).releases >= 1
     eventually(lambda: worker.get("/readyz") == 200)
     assert bench.settled() == {"succeeded": 2}
     assert '"renders":"ok"' in worker.page("/readyz")
@@ -45,13 +55,9 @@ def test_a_worker_whose_store_takes_nothing_is_unready_until_it_does(bench: Benc
 def test_an_idle_worker_is_ready_again_as_soon_as_its_store_is(bench: Bench, whole: Processes) -> None:
     worker = whole.worker(**QUICK)
     bench.settled(bench.accept(kind="page"))
-    incoming, aside = whole.blobs / "incoming", whole.blobs / "aside"
-    incoming.rename(aside)
-    incoming.touch()
-    assert bench.settled(bench.accept(kind="thumbnail", max_attempts=1)) == {"dead": 1}, "no job is left"
-    assert worker.get("/readyz") == 503
-    incoming.unlink()
-    aside.rename(incoming)
+    with nothing_taken(whole.blobs):
+        assert bench.settled(bench.accept(kind="thumbnail", max_attempts=1)) == {"dead": 1}, "no job is left"
+        assert worker.get("/readyz") == 503
     eventually(lambda: worker.get("/readyz") == 200)
     assert '"renders":"ok"' in worker.page("/readyz")
 
