@@ -10,6 +10,7 @@ from psycopg import Connection
 from psycopg_pool import ConnectionPool
 
 from actors.child import Renderers
+from actors.claiming import Claiming
 from actors.ending import Ends
 from actors.errors import RendererUnavailable
 from actors.finishing import Finishes
@@ -36,6 +37,8 @@ from runtime.settings import Settings
 
 log = logs.get_logger(__name__)
 
+#: The actor whose messages name a job to claim.
+ACTOR: Final = "render_preview"
 #: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
 LINK_SECONDS: Final = 5.0
 #: So many finishes may wait for each thread: more than renders of a millisecond end during one commit, and
@@ -53,10 +56,12 @@ class Parts:
     beats: KeptConnection
     looks: KeptConnection
     ends: KeptConnection
+    claims: KeptConnection
     gate: Gate
     running: Running
     renderers: Renderers
     render_log: RenderLog
+    claiming: Claiming
     finishes: Finishes
     progress: Progress
     heartbeat: Heartbeat
@@ -94,6 +99,7 @@ class Parts:
         self.beats.close()
         self.looks.close()
         self.ends.close()
+        self.claims.close()
         self.renderers.close()
         self.render_log.close()
         self.database.close(timeout=1.0)
@@ -119,6 +125,7 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
     beats = KeptConnection(dsn, "oncommit worker heartbeat")
     looks = KeptConnection(dsn, "oncommit worker steward")
     ends = KeptConnection(dsn, "oncommit worker")
+    claims = KeptConnection(dsn, "oncommit worker")
     gate, running = Gate(broker), Running()
     limits = Limits(memory_bytes=s.render_memory_mb << 20, output_bytes=s.render_output_bytes)
     renderers = Renderers(limits)
@@ -131,6 +138,8 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
     finishes = Finishes(
         worker, ends, gate, running, most=FINISHES_PER_THREAD * threads, give_up=shutdown.give_up
     )
+    ending = Ends(worker, database, gate, s, shutdown.give_up)
+    claiming = Claiming(worker, claims, gate, running, actor=ACTOR, give_back=ending.end)
     progress = Progress()
     previews = Previews(
         worker=worker,
@@ -143,7 +152,7 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
         settings=s,
         finishes=finishes,
         progress=progress,
-        ends=Ends(worker, database, gate, s, shutdown.give_up),
+        ends=ending,
     )
     heartbeat = Heartbeat(worker, beats, gate, running, threads=threads)
     steward = Steward(
@@ -164,10 +173,12 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
         beats=beats,
         looks=looks,
         ends=ends,
+        claims=claims,
         gate=gate,
         running=running,
         renderers=renderers,
         render_log=render_log,
+        claiming=claiming,
         finishes=finishes,
         progress=progress,
         heartbeat=heartbeat,

@@ -14,6 +14,7 @@ from psycopg_pool import ConnectionPool
 from actors import simulate
 from actors.about import about
 from actors.child import Renderers
+from actors.claiming import Prepared
 from actors.ending import Ends
 from actors.errors import (
     ArtifactNotStored,
@@ -31,9 +32,9 @@ from actors.render_log import RenderLog
 from actors.running import Run, Running
 from broker.settle import Defer
 from db import claims
-from db.claims import Answer, Claim, Ended, Finish
+from db.claims import Answer, Claim, Claimed, Ended, Finish
 from db.errors import Conflict, DatabaseError, Refused, translated
-from runtime import logs, metrics
+from runtime import logs, metrics, tracing
 from runtime.blobs import BlobStore
 from runtime.failpoints import failpoint
 from runtime.settings import Settings
@@ -78,8 +79,10 @@ class Previews:
         self._ends = ends
         self._patience = Patience()
 
-    def handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
+    def handle(self, job: UUID, dispatch_no: int, message: Kept, prepared: Prepared | None = None) -> None:
         """Do what the message (job, dispatch_no) asks for; a normal return consumes it, unless it is kept.
+
+        `prepared`: what was claimed ahead for this message, if anything was.
 
         Raises:
             Defer: put the message back.
@@ -87,24 +90,24 @@ class Previews:
         """
         with logs.about(job=str(job), dispatch=dispatch_no, attempt=None):
             try:
-                self._handle(job, dispatch_no, message)
+                self._handle(job, dispatch_no, message, prepared)
             except Defer as deferred:
                 metrics.count("deferrals_total", why=deferred.why)
                 raise
 
-    def _handle(self, job: UUID, dispatch_no: int, message: Kept) -> None:
-        failpoint("claim.before")
-        if self._gate.stopping:
-            raise Defer(0, why="stopping")
-        if self._gate.database_away:
-            raise Defer(AWAY_MS, why="database")
-        run = self._running.enter(job, dispatch_no)
+    def _handle(self, job: UUID, dispatch_no: int, message: Kept, prepared: Prepared | None) -> None:
+        run = self._begin(job, dispatch_no) if prepared is None else prepared.run
         if run is None:
             metrics.count("claims_total", answer="duplicate")
             return
         finish = None
         try:
-            claim = self._claim(job, dispatch_no)
+            if prepared is None:
+                claimed = self._claim(job, dispatch_no)
+            else:
+                claimed = prepared.claimed
+                tracing.past("claim", tracing.here(), prepared.begun_ns, answer=claimed.answer)
+            claim = self._answered(claimed)
             if claim is not None:
                 run.claim = claim
                 metrics.count("attempts_total", kind=claim.kind, after=_before(claim))
@@ -117,12 +120,22 @@ class Previews:
         if finish is not None:
             self._finishes.put(run, message, finish)
 
-    def _claim(self, job: UUID, dispatch_no: int) -> Claim | None:
-        """Return the claim, or None when the message has nothing more to say."""
+    def _begin(self, job: UUID, dispatch_no: int) -> Run | None:
+        """Enter the run where nothing was prepared; None when this process has it already."""
+        failpoint("claim.before")
+        if self._gate.stopping:
+            raise Defer(0, why="stopping")
+        if self._gate.database_away:
+            raise Defer(AWAY_MS, why="database")
+        return self._running.enter(job, dispatch_no)
+
+    def _claim(self, job: UUID, dispatch_no: int) -> Claimed:
+        """Claim, waiting for whoever has the job's row."""
         try:
             with span("claim") as here, translated(), self._database.connection() as conn:
                 claimed = claims.claim(conn, self._worker, [(job, dispatch_no)])[0]
                 here.tell(answer=claimed.answer)
+                return claimed
         except Conflict as error:
             raise Defer(HELD_MS, why="conflict") from error
         except Refused as error:
@@ -131,7 +144,10 @@ class Previews:
         except DatabaseError as error:
             self._gate.away()
             raise Defer(AWAY_MS, why="database") from error
-        answer = claimed.answer
+
+    def _answered(self, claimed: Claimed) -> Claim | None:
+        """Return the claim, or None when the message has nothing more to say."""
+        job, dispatch_no, answer = claimed.job, claimed.dispatch_no, claimed.answer
         if answer is Answer.NOT_YET:
             if (wait := self._patience.next_ms(job, dispatch_no)) is not None:
                 raise Defer(wait, why="not_yet")

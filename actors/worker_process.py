@@ -8,6 +8,7 @@
 """
 
 import signal
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,7 +18,7 @@ from dramatiq.worker import Worker
 
 from actors.judge import Unreadable, judge
 from actors.not_yet import Patience
-from actors.parts import Parts, build
+from actors.parts import ACTOR, Parts, build
 from actors.render_preview import AWAY_MS
 from actors.shutdown import leaving_within, once_only
 from broker.client import redis_client
@@ -73,6 +74,7 @@ class WorkerProcess(Middleware):
     def before_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
         """Begin the orderly stop."""
         del broker, worker
+        self.parts.claiming.stop()
         self.parts.shutdown.begin()
 
     def before_worker_thread_shutdown(self, broker: dramatiq.Broker, thread: object) -> None:
@@ -127,6 +129,10 @@ class WorkerProcess(Middleware):
         log.warning("unreadable message", **logs.about_message(message_id), reason=reason, outcome=outcome)
         return True
 
+    def prepare(self, fetched: Sequence[Delivery]) -> None:
+        """Claim what a fetch brought, in the consumer's thread."""
+        self.parts.claiming.prepare(fetched)
+
     def render_preview(self, *args: Any, **kwargs: Any) -> None:
         """Handle one message; takes any arguments, so that wrong ones are judged and not raised for ever."""
         message = CurrentMessage.get_current_message()
@@ -155,7 +161,7 @@ class WorkerProcess(Middleware):
                     dispatch=dispatch_no,
                 ),
             ):
-                self.parts.previews.handle(job, dispatch_no, message)
+                self.parts.previews.handle(job, dispatch_no, message, self.parts.claiming.take(message_id))
 
     def probe(self) -> None:
         """Handle the message of a probe."""
@@ -179,10 +185,11 @@ def set_up() -> None:
         redis_client(given.redis_url.get_secret_value()),
         namespace=given.namespace,
         quarantine=process.quarantine,
+        prepare=process.prepare,
         middleware=[CurrentMessage(), process],
     )
 
-    @dramatiq.actor(actor_name="render_preview", queue_name=QUEUE, broker=broker)
+    @dramatiq.actor(actor_name=ACTOR, queue_name=QUEUE, broker=broker)
     def render_preview(*args: Any, **kwargs: Any) -> None:
         process.render_preview(*args, **kwargs)
 

@@ -7,7 +7,7 @@ itself: Dramatiq never sees a connection error, hence never drops or delays anyt
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dramatiq import Message
@@ -32,17 +32,31 @@ log = logging.getLogger(__name__)
 
 Decode = Callable[[bytes], "Message[Any]"]
 Quarantine = Callable[[str, str], bool]
+Prepare = Callable[[Sequence[Delivery]], None]
 
 
 class LaneConsumer(Consumer):
-    """Deliveries of one queue. `decode` raises Undeliverable; `quarantine` (id, reason) tells if it took."""
+    """Deliveries of one queue. `decode` raises Undeliverable; `quarantine` (id, reason) tells if it took.
 
-    def __init__(self, link: Link, slots: Slots, gate: Gate, decode: Decode, quarantine: Quarantine) -> None:
+    `prepare` is shown what a fetch brought, before anybody begins it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        slots: Slots,
+        gate: Gate,
+        decode: Decode,
+        quarantine: Quarantine,
+        *,
+        prepare: Prepare | None = None,
+    ) -> None:
         self.link = link
         self._slots = slots
         self._gate = gate
         self._decode = decode
         self._quarantine = quarantine
+        self._prepare = prepare
         self._ready: deque[Delivery] = deque()
         self._bad: deque[tuple[str, str]] = deque()
         self._rest_ms = 0
@@ -99,6 +113,8 @@ class LaneConsumer(Consumer):
                 self._ready.append(Delivery(self._decode(body), message_id, self.link, intent))
             except Undeliverable as reason:
                 self._bad.append((message_id, str(reason)))
+        if self._prepare is not None and self._ready:
+            self._prepare(tuple(self._ready))
 
     def _take_slots(self) -> int:
         if self._slots.sharers == 1:

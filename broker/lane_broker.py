@@ -14,7 +14,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from broker.consumer import LaneConsumer, Quarantine
+from broker.consumer import LaneConsumer, Prepare, Quarantine
 from broker.delivery import actors_of, decode
 from broker.lanes import Lanes, Limit, Outgoing
 from broker.link import Link
@@ -46,7 +46,9 @@ class LaneBroker(Broker):
     """A Dramatiq broker over lanes in Redis.
 
     `client`: of `redis_client()`. `quarantine(message id, reason)`: records a message that no actor
-    here can run, and tells whether that took; only then is the message acknowledged. `middleware`:
+    here can run, and tells whether that took; only then is the message acknowledged. `prepare(deliveries)`:
+    called in the consumer's thread with what a fetch brought, before a thread begins any of it; it must not
+    raise. `middleware`:
     the whole list, after `Settle`; without Retries, TimeLimit, AgeLimit and Shutdown, whose work is
     done elsewhere. `supported_version`: the highest `options.version` of messages that actors know.
     `default_lane`: the lane of messages sent by plain `send()`, which are lost when Redis is.
@@ -58,6 +60,7 @@ class LaneBroker(Broker):
         *,
         namespace: str,
         quarantine: Quarantine,
+        prepare: Prepare | None = None,
         middleware: Sequence[Middleware] = (),
         supported_version: int = 1,
         default_lane: str = "default",
@@ -67,6 +70,7 @@ class LaneBroker(Broker):
         self.lanes = Lanes(client, namespace)
         self.gate = Gate()
         self._quarantine = quarantine
+        self._prepare = prepare
         self._supported_version = supported_version
         self._default = Limit(default_lane, 0, None, 1, None, 1, paused=False)
         # Plain messages keep the order in which this process sent them: tens of microseconds since 1970,
@@ -88,7 +92,7 @@ class LaneBroker(Broker):
         def fit(body: bytes) -> "Message[Any]":
             return decode(body, queue_name, actors_of(self), self._supported_version)
 
-        return LaneConsumer(link, slots, self.gate, fit, self._quarantine)
+        return LaneConsumer(link, slots, self.gate, fit, self._quarantine, prepare=self._prepare)
 
     def declare_queue(self, queue_name: str) -> None:
         """Declare a queue; there are no delay queues: delayed messages wait in Redis."""

@@ -4,16 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, LiteralString
 from uuid import UUID
 
 from psycopg import Connection
+from psycopg.errors import ActiveSqlTransaction
 
 from db.errors import DatabaseError, translated
 
 
 class Answer(StrEnum):
-    """What a claim was answered; see db/functions/30_claim.sql."""
+    """What a claim was answered; see db/functions/30_claim.sql. BUSY: only where nobody is waited for."""
 
     TAKEN = "taken"
     NOT_YET = "not_yet"
@@ -22,6 +23,7 @@ class Answer(StrEnum):
     ANOTHERS = "anothers"
     PAUSED = "paused"
     FULL = "full"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +56,23 @@ class Claimed:
 CLAIM = """
 SELECT job, dispatch_no, outcome, team, kind, document, title, attempt, max_attempts, releases, simulate,
        created_at
-  FROM claim_jobs(%s::uuid, %s::uuid[], %s::int[])
+  FROM claim_jobs(%s::uuid, %s::uuid[], %s::int[], %s::boolean)
 """
 
 
-def claim(conn: Connection[Any], worker: UUID, wanted: Sequence[tuple[UUID, int]]) -> list[Claimed]:
+def claim(
+    conn: Connection[Any], worker: UUID, wanted: Sequence[tuple[UUID, int]], *, wait: bool = True
+) -> list[Claimed]:
     """Claim each (job, dispatch_no) for `worker`; the attempt is counted and committed when this returns.
+
+    Answers come in the order of `wanted`. Without `wait` nobody is waited for: a job whose row somebody has
+    at this moment is BUSY, and untouched.
 
     Raises:
         Unavailable, Conflict, Refused: see db.errors; repeating the call finds a claim that took.
 
     """
-    with translated(), conn.transaction():
-        rows = conn.execute(CLAIM, [worker, [j for j, _ in wanted], [d for _, d in wanted]]).fetchall()
+    rows = _at_once(conn, CLAIM, [worker, _array(j for j, _ in wanted), _array(d for _, d in wanted), wait])
     answers: list[Claimed] = []
     for job, no, outcome, team, kind, document, title, attempt, most, releases, simulate, created_at in rows:
         answer = Answer(outcome)
@@ -125,8 +131,7 @@ def finish_each(conn: Connection[Any], worker: UUID, finishes: Sequence[Finish])
         _array(f.artifact for f in finishes),
         _array(f.size for f in finishes),
     ]
-    with translated(), conn.transaction():
-        rows = conn.execute(FINISH_EACH, values).fetchall()
+    rows = _at_once(conn, FINISH_EACH, values)
     return [Ended(outcome) for (outcome,) in rows]
 
 
@@ -182,6 +187,22 @@ def end(
             ],
         ).fetchone()
     return _ended(row)
+
+
+def _at_once(conn: Connection[Any], query: LiteralString, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """Run a statement that is a transaction of its own; return its rows. Two round trips less than a block.
+
+    Where sessions have another default than READ COMMITTED, its function refuses before it has looked at
+    anything (05_isolation.sql), and is asked again within a BEGIN that says so.
+    """
+    with translated():
+        if conn.autocommit:
+            try:
+                return conn.execute(query, values).fetchall()
+            except ActiveSqlTransaction:
+                pass
+        with conn.transaction():
+            return conn.execute(query, values).fetchall()
 
 
 def _array(values: Iterable[UUID | int | str]) -> str:

@@ -32,12 +32,16 @@ _TOKEN = re.compile(
     r"|\b((?:bearer|basic)\s+)(?!<\w+>|(?-i:[a-z]{1,12})\b(?![\w~+/=-]|\.\w))\S+",
     re.IGNORECASE,
 )
+# What every secret above has about it. Most texts have none of these, and one search tells.
+_SUSPICIOUS = re.compile(r"[@\"]|password|authorization|bearer|basic", re.IGNORECASE)
 # Terminals obey them and some readers take them for the end of a line; JSON lets them pass.
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 def redact(text: str) -> str:
     """Return `text` with the passwords of URLs and DSNs, and bearer tokens, masked."""
+    if _SUSPICIOUS.search(text) is None:
+        return text
     text = _URL_PASSWORD.sub(r"\1***@", text)
     text = _KEYWORD_PASSWORD.sub(r"\1***", text)
     text = _QUOTED_BY_LIBPQ.sub(lambda found: f"{found[1]}***" if found[1] else f"{found[2]}***@", text)

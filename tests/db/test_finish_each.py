@@ -26,7 +26,7 @@ def taken(conn: psycopg.Connection[Any], jobs: list[UUID]) -> list[Finish]:
         assert claimed.answer is Answer.TAKEN
         assert claimed.claim is not None
         found.append(Finish(claimed.claim, ARTIFACT, 3))
-    return sorted(found, key=lambda one: jobs.index(one.claim.job))
+    return found
 
 
 def another(finish: Finish, **fields: Any) -> Finish:
@@ -97,7 +97,11 @@ def test_what_is_refused_leaves_nothing_of_anybody(
 
 
 def test_it_needs_read_committed(accept: Any, worker: psycopg.Connection[Any]) -> None:
-    finishes = taken(worker, accept(1))
+    (job, other) = accept(2)
+    (finish,) = taken(worker, [job])
+    worker.execute("SET default_transaction_isolation = 'repeatable read'")
+    assert claims.finish_each(worker, ME, [finish]) == [Ended.DONE], "asked again within a BEGIN that says so"
+    (finish,) = taken(worker, [other])
     worker.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     with pytest.raises(Refused):
-        claims.finish_each(worker, ME, finishes)
+        claims.finish_each(worker, ME, [finish])

@@ -25,6 +25,14 @@ SELECT 'acme', 'sha256:' || lpad(n::text, 64, '0'), 3 FROM generate_series(1, %s
 """
 
 
+FINISH_EACH = FINISH.replace("finish_jobs", "finish_each").encode()
+# Of what is processing little is there, but of what was: entries stay until they are vacuumed.
+BY_STATE = """
+SELECT pg_stat_get_xact_numscans('jobs_by_worker'::regclass),
+       pg_stat_get_xact_numscans('jobs_unfinished'::regclass)
+"""
+
+
 def finished(conn: psycopg.Connection[Any], jobs: list[UUID]) -> set[str]:
     worker, ones = uuid4(), [1] * len(jobs)
     conn.execute(CLAIM, [worker, jobs, ones])
@@ -85,3 +93,21 @@ def test_an_acceptance_that_was_planned_for_small_tables_reads_no_grown_one_whol
             assert accepted(portal) == "new"
             read = dict(portal.execute(READ_WHOLE_BY_PORTAL).fetchall())
     assert read == {"documents": 0, "job_events": 0, "jobs": 0, "outbox": 0, "requests": 0}
+
+
+def test_claims_and_finishes_go_by_the_jobs_keys_and_not_through_what_was_claimed_before(
+    accept: Any, worker: psycopg.Connection[Any]
+) -> None:
+    me, jobs = uuid4(), accept(3)
+    for at in range(3):  # by now each plan of the session is the one that is kept
+        ids = jobs[: at + 1]
+        ones = [1] * len(ids)
+        with worker.transaction():
+            assert worker.execute(CLAIM, [me, ids[-1:], [1]]).fetchall() == [("taken",)]
+            worker.execute(FINISH_EACH, [me, ids, ones, ones, [DIGEST] * len(ids), ones])
+            assert worker.execute(BY_STATE).fetchone() == (0, 0)
+
+
+def test_a_message_id_is_no_call_to_the_planner(admin: psycopg.Connection[Any]) -> None:
+    explained = admin.execute("EXPLAIN (VERBOSE) SELECT preview_message_id(team, id, 1) FROM jobs").fetchall()
+    assert "preview_message_id(" not in str(explained)
