@@ -89,14 +89,13 @@ class Claiming:
 
     def prepare(self, fetched: Sequence[Fetched]) -> None:
         """Claim what these messages name; whatever goes wrong is left to their threads."""
-        runs: dict[str, Run] = {}
-        for message in fetched:
-            if message.actor_name == self._actor and (run := self._enter(message)) is not None:
-                runs[message.lane_id] = run
+        ours = [message for message in fetched if message.actor_name == self._actor]
+        if ours:
+            failpoint("claim.before")
+        runs = {message.lane_id: run for message in ours if (run := self._enter(message)) is not None}
         if not runs:
             return
         begun_ns = tracing.now_ns()
-        failpoint("claim.before")
         try:
             with self._database.connection() as conn:
                 answers = claims.claim(

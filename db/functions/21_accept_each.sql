@@ -18,7 +18,9 @@ DECLARE
   v_at timestamptz := clock_timestamp();
   v_mine boolean[];
 BEGIN
-  PERFORM need_read_committed();
+  IF current_setting('transaction_isolation') <> 'read committed' THEN  -- a call costs more than to ask
+    PERFORM need_read_committed();
+  END IF;
   -- A 202 says "on disk": no role or database setting may weaken it. Local to this transaction.
   PERFORM set_config('synchronous_commit', 'on', true);
   -- A statement of its own: the next one's snapshot has whatever the keys' previous holders committed. A key

@@ -16,13 +16,15 @@ RETURNS TABLE (job uuid, dispatch_no int, outcome text, team text, kind text, do
                attempt int, max_attempts int, releases int, simulate jsonb, created_at timestamptz)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp
 -- One plan a session, and one that stays right while the tables grow: see finish_each (41_finish_each.sql).
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   v_capped text[];
   v_mine uuid[];
 BEGIN
-  PERFORM need_read_committed();
+  IF current_setting('transaction_isolation') <> 'read committed' THEN  -- a call costs more than to ask
+    PERFORM need_read_committed();
+  END IF;
   -- A cap is exact only if claims of the team come one after the other: lock its row, then count
   -- with a fresh snapshot. Teams first, then jobs, each in order: no deadlock between two claims.
   IF p_wait THEN
@@ -62,7 +64,7 @@ BEGIN
                 THEN CASE WHEN p_wait THEN 'full' ELSE 'busy' END
                 ELSE 'free' END AS state
       FROM unnest(p_jobs, p_dispatch_nos) WITH ORDINALITY AS u(id, no, n)
-      LEFT JOIN jobs q ON q.id = u.id
+      LEFT JOIN jobs q ON q.id = u.id AND q.id = ANY (p_jobs)
       LEFT JOIN LATERAL (SELECT l.max_running, l.paused
                            FROM control l WHERE l.lane = q.team ORDER BY l.version DESC LIMIT 1) c ON true
   ), decided AS MATERIALIZED (
@@ -75,7 +77,7 @@ BEGIN
     UPDATE jobs q SET status = 'processing', attempt = q.attempt + 1, worker = p_worker,
            claimed_at = clock_timestamp(), not_before = NULL, updated_at = clock_timestamp(),
            version = q.version + 1
-      FROM decided d WHERE d.outcome = 'free' AND q.id = d.wanted
+      FROM decided d WHERE d.outcome = 'free' AND q.id = d.wanted AND q.id = ANY (p_jobs)
     RETURNING q.id, q.version, q.claimed_at, q.dispatch_no, q.attempt
   ), told AS (
     INSERT INTO job_events (job, seq, type, at, who, data)

@@ -9,14 +9,17 @@ CREATE OR REPLACE FUNCTION finish_each(
 ) RETURNS TABLE (n bigint, outcome text)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp
 -- One plan a session: arrays are planned anew for their lengths at each call, which costs a single finish more
--- than running it. And one that stays right while the tables grow: of a few rows by their keys, in every join.
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off AS $$
+-- than running it. And one that stays right while the tables grow: no table is read whole, and of jobs each join
+-- says which ones, so that it reads no others in whatever order it goes.
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
   v_mine uuid[];
   v_intents text[];
 BEGIN
-  PERFORM need_read_committed();
+  IF current_setting('transaction_isolation') <> 'read committed' THEN  -- a call costs more than to ask
+    PERFORM need_read_committed();
+  END IF;
   -- Statements of their own: the last one's snapshot has whatever the rows' previous holders committed.
   SELECT coalesce(array_agg(k.id), '{}') INTO v_mine
     FROM (SELECT j.id FROM jobs j JOIN outbox o ON o.message_id = preview_message_id(j.team, j.id, j.dispatch_no)
@@ -51,7 +54,7 @@ BEGIN
            claimed_at = NULL, error_class = NULL, finished_at = clock_timestamp(),
            updated_at = clock_timestamp(), version = j.version + 1
       FROM input i
-     WHERE i.mine AND i.fits AND j.id = i.job
+     WHERE i.mine AND i.fits AND j.id = i.job AND j.id = ANY (p_jobs)
     RETURNING j.id, j.team, j.dispatch_no, j.attempt, j.version, j.finished_at, j.artifact, j.artifact_size
   ), told AS (
     INSERT INTO job_events (job, seq, type, at, who, data)

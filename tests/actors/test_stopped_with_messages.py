@@ -14,7 +14,7 @@ from support.waiting import eventually
 
 pytestmark = pytest.mark.parametrize("session_server", kinds()[0][:1], indirect=True)
 
-#: Messages are fetched for free threads only: so many are fetched, and each is with a thread.
+#: Messages are fetched for free threads only: so many are fetched, and each is about to begin.
 THREADS = 4
 ELSEWHERE_SECONDS = 5.0
 

@@ -53,7 +53,7 @@ def accept(admin: psycopg.Connection[Any], team: str) -> Any:
             " %s::text[], %s::smallint[], %s::int[], %s::text[], NULL, 'test')",
             [
                 team,
-                key or str(uuid4()),
+                str(uuid4()) if key is None else key,
                 b"f" * 32,
                 batch,
                 ids,

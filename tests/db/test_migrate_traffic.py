@@ -71,6 +71,19 @@ STEPS = {
         b" CHECK (rate_per_second >= 1e-6 AND rate_per_second <= 1e6) NOT VALID",
         None,
     ),
+    "0007": Step(
+        ("0007_key_pattern.sql", "0009_patterns_hold.sql"),
+        b"ALTER TABLE requests DROP CONSTRAINT key_is_printable;"
+        b"ALTER TABLE requests ADD CONSTRAINT requests_key_check CHECK (key ~ '^[\\x21-\\x7e]{1,255}$')",
+        b"LOCK TABLE requests IN ROW EXCLUSIVE MODE",
+    ),
+    "0008": Step(
+        ("0008_lane_pattern.sql", "0009_patterns_hold.sql"),
+        b"ALTER TABLE outbox DROP CONSTRAINT lane_is_a_name;"
+        b"ALTER TABLE outbox ADD CONSTRAINT outbox_lane_check CHECK (lane ~ '^[a-z0-9][a-z0-9-]{0,62}$')",
+        b"LOCK TABLE outbox IN ROW EXCLUSIVE MODE",
+    ),
+    "0009": Step(("0009_patterns_hold.sql",), b"", None),
     "functions": Step((FUNCTIONS,), b"", b"SELECT FROM oldest_due"),
 }
 LAST = kinds()[0][-1]
