@@ -68,7 +68,7 @@ SCRIPT = f"""
 SELECT count(*) FROM claim_jobs('{WORKER}',
   ARRAY(SELECT md5(n::text)::uuid FROM generate_series(:first, :first + {{size}} - 1) AS n),
   array_fill(1, ARRAY[{{size}}])) WHERE outcome = 'taken' \\gset
-SELECT count(*) FROM finish_jobs('{WORKER}',
+SELECT count(*) FROM finish_each('{WORKER}',
   ARRAY(SELECT md5(n::text)::uuid FROM generate_series(:first, :first + {{size}} - 1) AS n),
   array_fill(1, ARRAY[{{size}}]), array_fill(1, ARRAY[{{size}}]),
   array_fill('{DIGEST}'::text, ARRAY[{{size}}]), array_fill(1::bigint, ARRAY[{{size}}]));
