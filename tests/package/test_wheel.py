@@ -4,8 +4,10 @@ import os
 import secrets
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterator, Mapping
+from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,9 @@ from support.valkey import Valkey
 from support.waiting import eventually
 
 ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DIST_INFO = f"oncommit-{PROJECT['version']}.dist-info"
+ABOUT = ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
 PNG = b"\x89PNG\r\n\x1a\n"
 # It is the package that is tried, not the servers.
 ONE_SERVER = pytest.mark.parametrize("session_server", kinds()[0][-1:], indirect=True)
@@ -79,17 +84,27 @@ def run(installed: Path, *argv: str, env: Mapping[str, str] | None = None) -> st
 
 def test_the_wheel_holds_all_packages_with_sql_and_lua_and_nothing_else(wheel: Path) -> None:
     packages = ("portal", "ops", "relay", "actors", "broker", "db", "runtime")
-    suffixes = {".py", ".sql", ".lua", ".typed"}
-    tracked = subprocess.run(
-        ["git", "ls-files", *packages], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.split()
-    wanted = {name for name in tracked if Path(name).suffix in suffixes}
+    # What lies in the tree and is not ignored, committed or not yet.
+    tree = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *packages]
+    listed = subprocess.run(tree, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert {Path(name).suffix for name in listed} == {".py", ".sql", ".lua", ".typed"}
+    wanted = set(listed)
     assert {"broker/lanes.lua", "db/functions/10_intent.sql", "db/migrations/0001_tables.sql"} <= wanted
-    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     samples = {f"ops/samples/{path.name}" for path in (ROOT / "compose" / "samples").iterdir()}
-    assert wanted | samples <= names
-    assert {name.partition("/")[0] for name in names} == set(packages)
-    assert not any("__pycache__" in name for name in names)
+    about = {f"{DIST_INFO}/{name}" for name in ABOUT}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert sorted(names) == sorted(wanted | samples | about)  # sorted: a name that is there twice is seen
+
+
+def test_the_wheel_carries_its_license_and_cannot_be_uploaded_by_mistake(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as held:
+        license_text = held.read(f"{DIST_INFO}/licenses/LICENSE")
+        told = message_from_bytes(held.read(f"{DIST_INFO}/METADATA"))
+    assert license_text == (ROOT / "LICENSE").read_bytes()
+    assert (told["License-Expression"], told.get_all("License-File")) == (PROJECT["license"], ["LICENSE"])
+    # The public index refuses whatever has a classifier of this kind.
+    assert "Private :: Do Not Upload" in told.get_all("Classifier", [])
+    assert set(told.get_all("Provides-Extra", [])) == set(PROJECT["optional-dependencies"])
 
 
 @ONE_SERVER
