@@ -23,9 +23,10 @@ SIZE ?=
 # What `make evidence` need not run again: make evidence TAKE="tests=report.xml chaos=chaos.txt"; ONLY="demo tests"
 TAKE ?=
 TO ?= evidence
+SBOM ?= sbom.json
 
 .DEFAULT_GOAL := help
-.PHONY: help bench run demo test check chaos chaos-long compose-test bounds fairness races hostile streams replay growth evidence audit fmt clean
+.PHONY: help bench run demo test check chaos chaos-long compose-test bounds fairness races hostile streams replay growth evidence audit sbom fmt clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -35,7 +36,7 @@ help: ## list the targets
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Python 3.11 or later is needed: make PYTHON=python3.13" >&2; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'uv>=0.10'
 
 # --inexact: an environment that already has the development tools keeps them.
 $(RUN): pyproject.toml uv.lock | .venv/bin/uv
@@ -111,6 +112,11 @@ audit: $(STAMP) ## known vulnerabilities in what uv.lock pins; asks pypi.org
 	@$(UV) export --frozen --no-dev --all-extras --no-emit-project --quiet \
 	  | $(BIN)/pip-audit --requirement /dev/stdin --require-hashes --disable-pip --strict --progress-spinner off
 
+# Offline, from uv.lock alone. uv calls the format experimental; the test of it says when that changes.
+sbom: | .venv/bin/uv ## what uv.lock pins for running oncommit, with digests, as CycloneDX 1.5: into sbom.json
+	@$(UV) export --frozen --offline --no-dev --all-extras --quiet --preview-features sbom-export \
+	  --format cyclonedx1.5 --output-file $(SBOM)
+
 fmt: $(STAMP) ## format, and fix what can be fixed
 	@$(BIN)/ruff check --fix --quiet; $(BIN)/ruff format
 
@@ -134,5 +140,5 @@ clean: ## remove the local stack's data and every cache; keep .venv
 	  elsewhere=$$(cat .oncommit/elsewhere); \
 	  case "$$elsewhere" in */oncommit-*) rm -rf -- "$$elsewhere" ;; esac; \
 	fi
-	@rm -rf .oncommit .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache dist
+	@rm -rf .oncommit .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache dist sbom.json
 	@find . -name .venv -prune -o -name __pycache__ -type d -exec rm -rf {} +

