@@ -64,21 +64,23 @@ def publication_checks(conn: Connection[Any], settings: Settings) -> Iterator[Fi
 
 def slot_checks(conn: Connection[Any], settings: Settings) -> Iterator[Finding]:
     """Judge the relay's slot."""
-    name = settings.slot
-    slot = catalog.slot(conn, name)
+    yield judge_slot(conn, settings.slot, catalog.slot(conn, settings.slot))
+
+
+def judge_slot(conn: Connection[Any], name: str, slot: Slot | None) -> Finding:
+    """Judge the slot of that name, which was looked at just now."""
     if (slot is None or (slot.here and not slot.active)) and catalog.polled(conn, name):
         state = f"{name} does not exist" if slot is None else _state(name, slot)
-        yield warn("slot", f"{state}; NOT READ: a relay runs, and polls the table meanwhile", POLLS)
-    elif slot is None:
-        yield warn("slot", f"{name} does not exist", "start the relay, which makes it: python -m relay")
-    elif not slot.here:
-        yield fail(
+        return warn("slot", f"{state}; NOT READ: a relay runs, and polls the table meanwhile", POLLS)
+    if slot is None:
+        return warn("slot", f"{name} does not exist", "start the relay, which makes it: python -m relay")
+    if not slot.here:
+        return fail(
             "slot",
             f"{name} belongs to another database of this cluster",
             "set ONCOMMIT_SLOT to a name of its own",
         )
-    else:
-        yield _judge(name, slot)
+    return _judge(name, slot)
 
 
 def _state(name: str, slot: Slot) -> str:

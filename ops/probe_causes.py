@@ -11,6 +11,7 @@ from psycopg import Connection
 from db import catalog, oversight
 from db.control import EVERYTHING
 from ops import show
+from ops.diagnose_stream import judge_slot
 from ops.diagnosis import MIGRATE, Finding, fail
 from ops.probing import Run
 from runtime.settings import Settings
@@ -99,9 +100,10 @@ def _not_claimed(conn: Connection[Any], settings: Settings, run: Run) -> Iterato
 
 def _not_published(conn: Connection[Any], settings: Settings) -> Iterator[Finding]:
     slot = catalog.slot(conn, settings.slot)
-    if slot is None or not slot.active:
-        state = "does not exist" if slot is None else "is read by no relay"
-        yield fail("relay", f"the slot {settings.slot} {state}", "start the relay: python -m relay")
+    if slot is None or not slot.here or not slot.active:
+        # As the doctor says it: a relay that polls meanwhile is not to be started.
+        found = judge_slot(conn, settings.slot, slot)
+        yield fail("relay", f"the slot {found.detail}", found.advice)
         return
     yield fail(
         "relay",

@@ -129,6 +129,43 @@ def test_without_a_relay_or_a_worker_the_cause_is_named(live: Desk, processes: P
     assert processes.valkey.client.hlen("oncommit:previews:messages") == 0
 
 
+def test_a_relay_that_polls_is_not_to_be_started(live: Desk, processes: Processes) -> None:
+    """First it has no slot, since a transaction is open; then it has one, and no stream of it.
+
+    It publishes where the probe does not look: else some probes would come through.
+    """
+    database = live.database
+    wrong = database.url("relay").replace(database.server.passwords["oncommit_relay"], "rotated")
+
+    def cause() -> tuple[bool, bool, bool]:
+        told = probe(live, "--count", "1", "--timeout", "0.1", code=3)
+        (found,) = [found for found in told["causes"] if found["check"] == "relay"]
+        polls = "a relay runs, and polls" in found["detail"] and "relay.no_stream" in found["advice"]
+        return polls, "does not exist" in found["detail"], "start the relay" in found["advice"]
+
+    with database.connect() as writer:
+        writer.execute("SELECT pg_current_xact_id()")
+        relay = processes.relay(ready=False, ONCOMMIT_REPLICATION_URL=wrong, ONCOMMIT_NAMESPACE="elsewhere")
+        relay.wait_log("relay.no_stream", timeout=30)
+        assert cause() == (True, True, False)
+    eventually(lambda: cause() == (True, False, False), timeout=30, describe=cause)
+    relay.stop()
+    eventually(lambda: cause() == (False, False, True), timeout=30, describe=cause)
+    nothing_is_left(live)
+
+
+def test_a_slot_of_another_database_is_named(live: Desk) -> None:
+    server, slot = live.database.server, live.database.slot
+    with server.connect("postgres") as conn:
+        conn.execute("SELECT pg_create_logical_replication_slot(%s, %s)", [slot, server.decoder])
+        try:
+            told = probe(live, "--count", "1", "--timeout", "0.1", code=3)
+        finally:
+            conn.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+    assert told["causes"][0]["detail"].endswith("belongs to another database of this cluster")
+    assert "ONCOMMIT_SLOT" in told["causes"][0]["advice"]
+
+
 def test_a_pause_holds_probes_too_and_what_was_accepted_is_kept(live: Desk, processes: Processes) -> None:
     processes.relay()
     processes.worker(threads=2)
