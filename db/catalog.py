@@ -116,14 +116,15 @@ def slot(conn: Connection[Any], name: str) -> Slot | None:
         return cursor.execute(SLOT, [name]).fetchone()
 
 
-# The lock of a relay that has no stream, and polls the table meanwhile: LOCK_POLLING of relay/slot.py. A lock
-# of one 64-bit key shows as two halves.
-POLLED = """
+# The lock of a relay that has no stream, and polls the table meanwhile; relay/slot.py takes it. A lock of one
+# 64-bit key shows as two halves.
+POLLING_KEY = "hashtextextended('oncommit relay ' || %s, 0)"
+POLLED = f"""
 SELECT EXISTS (
   SELECT FROM pg_locks
    WHERE locktype = 'advisory' AND granted AND objsubid = 1
      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-     AND (classid::bigint << 32 | objid::bigint) = hashtextextended('oncommit relay ' || %s, 0))
+     AND (classid::bigint << 32 | objid::bigint) = {POLLING_KEY})
 """
 
 

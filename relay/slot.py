@@ -14,6 +14,7 @@ import psycopg
 from psycopg import errors as pg
 from psycopg.rows import class_row
 
+from db.catalog import POLLING_KEY
 from db.errors import translated
 from relay.birth import CREATE_S, PROBE_S, make_slot, probe, stands_before
 from relay.errors import SlotBusy, SlotForeign
@@ -183,7 +184,7 @@ def owns_slot(conn: Connection, slot: str, pid: int) -> bool:
         return conn.execute(OWNS, [slot, pid]).fetchone() == (True,)
 
 
-LOCK_POLLING = "SELECT pg_try_advisory_lock(hashtextextended('oncommit relay ' || %s, 0))"
+LOCK_POLLING = f"SELECT pg_try_advisory_lock({POLLING_KEY})"
 
 
 def lock_polling(conn: Connection, slot: str, *, again: bool) -> None:
