@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from multiprocessing import connection, forkserver, resource_tracker, util
+from multiprocessing import connection, util
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from actors import renderer
+from actors import fork_server, renderer
 from actors.errors import (
     DocumentError,
     DocumentMissing,
@@ -73,7 +73,7 @@ class RendererChild:
         )
         try:
             with theirs, _STARTING:
-                _ensure_fork_server()
+                fork_server.ensure()
                 self._process.start()
             # `multiprocessing` waits at exit for every child, and these do not heed its SIGTERM.
             self._at_exit = util.Finalize(self, _kill, args=[self.pid], exitpriority=0)
@@ -160,21 +160,6 @@ def _kill(pid: int) -> None:
     except ProcessLookupError:  # it has not made its group yet, or is gone with all of it
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _ensure_fork_server() -> None:
-    """Start the fork server, with SIGTERM and the like blocked: it and the children end with the worker.
-
-    A stop that signals the whole process group or container would otherwise kill renders that are to
-    have their grace.
-    """
-    forkserver.set_forkserver_preload(["actors.renderer", "actors.warmed", "dramatiq.__main__"])
-    resource_tracker.ensure_running()  # first: starting it unblocks the signals again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP, signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _error_of(header: Mapping[str, Any]) -> RenderError:
