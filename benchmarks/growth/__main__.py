@@ -2,8 +2,9 @@
 
 `python -m benchmarks.growth [--jobs 5000] [--restarts 20]` (in full: `--jobs 200000 --restarts 50`); 2 % of
 the jobs fail once. Every other restart is a SIGKILL. Exit 1 unless every job succeeded, Redis is back at its
-baseline, `outbox` and its indexes stay below 20 MB at every look, and no process left anything but the row
-of a killed worker, which is kept for a day, for whoever asks what happened.
+baseline, `outbox` and its indexes stay below 20 MB at every look, and no process left anything: no process,
+temporary file, socket or shared memory (leftovers.py); nor a row but a killed worker's, which is kept for a
+day, for whoever asks what happened.
 """
 
 import argparse
@@ -23,6 +24,7 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.growth.leftovers import Kept, look
 from ops.stack import Stack, StackPlan
 
 BATCH = 500
@@ -54,13 +56,16 @@ class Grown:
     keys: Sequence[str] = ()
     redis_mb: float = 0.0
     counts: dict[str, int] = field(default_factory=dict[str, int])
+    kept: Kept = field(default_factory=lambda: Kept({}, {}))
 
 
 class Farm:
     """The running stack, and what this script does with it."""
 
-    def __init__(self, stack: Stack, http: httpx.Client, admin: psycopg.Connection[Any], jobs: int) -> None:
-        self.stack, self.http, self.admin, self.jobs = stack, http, admin, jobs
+    def __init__(
+        self, stack: Stack, http: httpx.Client, admin: psycopg.Connection[Any], temporary: Path
+    ) -> None:
+        self.stack, self.http, self.admin, self.temporary = stack, http, admin, temporary
         self.redis = redis.Redis.from_url(stack.redis_url)
         self.workers = [service for service in stack.services if service.name.startswith("worker")]
         self.peak = 0.0
@@ -117,10 +122,14 @@ class Farm:
         service.start()
         service.wait()
 
-    def rest(self, baseline: Sequence[str]) -> Grown:
-        """Wait until everything has come to rest, or the time is up, and measure."""
+    def rest(self, keys: Sequence[str], kept: Kept | None = None) -> Grown:
+        """Wait until everything is as it was, or the time is up, and measure."""
         deadline = time.monotonic() + REST_SECONDS
-        while time.monotonic() < deadline and (self.keys() != baseline or self.look()):
+        while time.monotonic() < deadline and (
+            self.keys() != keys
+            or self.look()
+            or (kept is not None and look(self.stack, self.temporary).grown(kept))
+        ):
             time.sleep(0.5)
         row = self.admin.execute(COUNTS).fetchone() or ()
         names = ("succeeded", "jobs", "again", "intents", "workers", "dead_tuples")
@@ -130,6 +139,7 @@ class Farm:
             keys=self.keys(),
             redis_mb=memory["used_memory"] / 1e6,
             counts=dict(zip(names, row, strict=True)),
+            kept=look(self.stack, self.temporary),
         )
 
     def settled(self) -> Sequence[str]:
@@ -157,7 +167,8 @@ def faults(before: Grown, after: Grown, jobs: int, killed: int) -> list[str]:
         "Redis has the keys it had": after.keys == before.keys,
         f"the outbox stayed below {OUTBOX_MB:g} MB": after.outbox_peak < OUTBOX_MB,
     }
-    return [text for text, held in wanted.items() if not held]
+    found = [text for text, held in wanted.items() if not held]
+    return [*found, *(f"no more than before is left: {text}" for text in after.kept.grown(before.kept))]
 
 
 def table(before: Grown, after: Grown, restarts: int, seconds: float) -> Table:
@@ -170,6 +181,8 @@ def table(before: Grown, after: Grown, restarts: int, seconds: float) -> Table:
     found.add_row("outbox with indexes, peak, MB", f"{before.outbox_peak:.2f}", f"{after.outbox_peak:.2f}")
     found.add_row("Redis memory, MB", f"{before.redis_mb:.2f}", f"{after.redis_mb:.2f}")
     found.add_row("Redis keys", str(len(before.keys)), str(len(after.keys)))
+    for what, count in after.kept.counts.items():
+        found.add_row(what, str(before.kept.counts[what]), str(count))
     return found
 
 
@@ -183,6 +196,10 @@ def main() -> int:
     console = Console(highlight=False, soft_wrap=True)
     with tempfile.TemporaryDirectory(prefix="oncommit-growth-") as folder:
         Path(folder).chmod(0o711)  # the servers' account enters it
+        temporary = Path(folder, "tmp")
+        temporary.mkdir()
+        temporary.chmod(0o1777)
+        os.environ["TMPDIR"] = str(temporary)
         plan = StackPlan(home=Path(folder, "home"), workers=WORKERS, threads=THREADS)
         with (
             Stack(plan, say=lambda text: console.print(text, style="dim")) as stack,
@@ -194,12 +211,12 @@ def main() -> int:
                 trust_env=False,
             ) as http,
         ):
-            farm = Farm(stack, http, admin, given.jobs)
+            farm = Farm(stack, http, admin, temporary)
             farm.run(WARM_UP, 0)
             before = farm.rest(farm.settled())
             started = time.monotonic()
             farm.run(given.jobs, given.restarts)
-            after = farm.rest(before.keys)
+            after = farm.rest(before.keys, before.kept)
             seconds = time.monotonic() - started
     console.print(table(before, after, farm.restarted, seconds))
     missed = faults(before, after, WARM_UP + given.jobs, farm.killed)

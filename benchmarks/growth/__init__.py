@@ -1,0 +1,1 @@
+"""What many jobs, retries and worker restarts leave behind."""

@@ -1,0 +1,95 @@
+"""What the operating system keeps of a stack: processes, temporary files, shared memory, files of its folder.
+
+Everything that the stack starts has a temporary folder of its own here (`TMPDIR`): each entry in it is the
+stack's. Metrics are in memory: there is no folder of theirs. Where there is no /proc, processes are found by
+their descent only, and shared memory is not looked at.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops import proctable
+from ops.stack import Stack
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- it is looked at, and nothing is made there
+#: What lies in a folder of the stack and is no document, preview or server's data: logs, addresses, drafts.
+KEPT = ("logs", "blobs/incoming")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Numbers by what they count; `names` is what to look for when one of them has grown."""
+
+    counts: dict[str, int]
+    names: dict[str, list[str]]
+
+    def grown(self, before: "Kept") -> list[str]:
+        """Return what there is more of than before, with names."""
+        return [
+            f"{what}: {before.counts.get(what, 0)} -> {count}: {', '.join(self.names[what][:10])}"
+            for what, count in self.counts.items()
+            if count > before.counts.get(what, 0)
+        ]
+
+
+def look(stack: Stack, temporary: Path) -> Kept:
+    """Return what is there now."""
+    pids = _pids(temporary)
+    found = {
+        "processes of workers, relay and portals": _titles(pids - _of_servers(stack)),
+        "temporary files and folders": [_place(path, temporary) for path in temporary.rglob("*")],
+        "files in " + ", ".join(KEPT): [
+            _place(path, stack.home.path) for folder in KEPT for path in (stack.home.path / folder).rglob("*")
+        ],
+        "shared memory": _shared(pids),
+    }
+    return Kept({what: len(names) for what, names in found.items()}, {w: sorted(n) for w, n in found.items()})
+
+
+def _pids(temporary: Path) -> set[int]:
+    """Return the processes of the stack: what descends from this one, and what has lost its parent.
+
+    The temporary folder is this stack's alone, so it marks whatever a process of the stack has started.
+    """
+    found = {entry.pid for entry in proctable.family(os.getpid())}
+    return found | {entry.pid for entry in proctable.tagged(f"TMPDIR={temporary}")}
+
+
+def _of_servers(stack: Stack) -> set[int]:
+    """Return the servers' processes: PostgreSQL's come and go with connections and autovacuum."""
+    servers = [pid for name, pid in stack.pids().items() if name in {"postgres", "valkey"}]
+    return {entry.pid for pid in servers for entry in proctable.family(pid)}
+
+
+def _titles(pids: set[int]) -> list[str]:
+    told: list[str] = []
+    for pid in pids:
+        try:
+            words = (proctable.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+        except OSError:  # it has ended meanwhile, or there is no /proc
+            continue
+        told.append(f"{pid} " + re.sub(r"\s+", " ", b" ".join(words).decode(errors="replace"))[:80])
+    return told
+
+
+def _place(path: Path, root: Path) -> str:
+    return str(path.relative_to(root))
+
+
+def _shared(pids: set[int]) -> list[str]:
+    """Return the pieces of shared memory that the stack has, and those that nobody has: what a dead one left.
+
+    Others on this machine have theirs, and theirs are not counted as long as they live.
+    """
+    if not SHARED_MEMORY.is_dir() or not proctable.PROC.is_dir():
+        return []
+    others: set[str] = set()
+    for pid in proctable.everybody().keys() - pids:
+        try:
+            text = (proctable.PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        others |= set(re.findall(rf"{SHARED_MEMORY}/(\S+)", text))
+    return [path.name for path in SHARED_MEMORY.iterdir() if path.name not in others]
