@@ -6,6 +6,7 @@ answer as well.
 """
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from portal import tracing, wellformed
+from portal import request_lines, tracing, wellformed
 from portal.problems import Problem, answer
 from runtime import metrics
 from runtime.logs import get_logger
@@ -155,5 +156,10 @@ def _tell(scope: Scope, found: Visit, seconds: float, here: Here | None) -> None
     if here is not None:
         here.tell(f"{method} {template}", **{"http.response.status_code": status})
     where = scope["path"][:LOGGED_PATH] if template == "other" else template
-    tell = log.debug if template in QUIET else log.info
-    tell("answered", method=method, route=where, status=status, milliseconds=round(seconds * 1000, 2))
+    request_lines.tell(
+        logging.DEBUG if template in QUIET else logging.INFO,
+        method=method,
+        route=where,
+        status=status,
+        milliseconds=round(seconds * 1000, 2),
+    )

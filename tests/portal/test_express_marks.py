@@ -1,8 +1,11 @@
 """Express: what a request leaves behind (log lines, numbers, spans) is the same by either way."""
 
 import asyncio
+import logging
 import re
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,33 @@ COUNTED = re.compile(
     r"(\{.*?\}) (\d+)\.0$",
     re.MULTILINE,
 )
-CHANGES = {"milliseconds", "team", "trace", "job"}
+CHANGES = {"milliseconds", "team", "trace", "job", "timestamp"}
+
+
+class Answered(logging.Handler):
+    """Keeps the lines of requests, which go to logging without structlog's chain."""
+
+    def __init__(self, lines: list[Any]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.msg)
+
+
+@contextmanager
+def log_lines() -> Iterator[list[Any]]:
+    """Keep what is logged in the block."""
+    logger = logging.getLogger("portal.door")
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+        handler = Answered(lines)
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        try:
+            yield lines
+        finally:
+            logger.removeHandler(handler)
+            logger.setLevel(logging.NOTSET)
 
 
 def numbers() -> Counter[tuple[str, str]]:
@@ -74,7 +103,7 @@ def test_lines_numbers_and_spans_are_the_same(house: House, tmp_path: Path) -> N
                 before = numbers()
                 tracing.configure("test", f"file:{tmp_path / str(n)}")
                 try:
-                    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as lines:
+                    with log_lines() as lines:
                         for head, body in asked:
                             await ask(way, head, body)
                 finally:
