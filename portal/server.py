@@ -1,19 +1,22 @@
 """The server: uvicorn, with an end to slow headers and with problems for what is no HTTP.
 
-h11 rather than httptools: pure Python of one behaviour everywhere, with a bound on the header's size.
+h11 rather than httptools: pure Python of one behaviour everywhere, with a bound on the header's size. What is
+asked most, in the form in which nearly all ask it, is read before h11 sees it: portal/short_requests.py.
 """
 
 import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any, cast
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from portal import problems
+from portal import problems, short_requests
 from portal.problems import Problem
+from portal.short_requests import Headers, ShortCycle
 
 #: A request line and headers have so long to arrive, seconds, from the connection or the first byte.
 HEADER_SECONDS = 10.0
@@ -24,6 +27,8 @@ class Protocol(H11Protocol):
     """uvicorn's HTTP/1.1, which by itself waits for headers for ever and answers junk with plain text."""
 
     _header_timer: asyncio.TimerHandle | None = None
+    #: What came while a short request was answered.
+    _later = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Give the first request its time."""
@@ -32,6 +37,15 @@ class Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes, and give a request that has begun its time."""
+        if isinstance(self.cycle, ShortCycle) and not self.cycle.response_complete:
+            self._later += data
+            self.flow.pause_reading()
+            return
+        if self._idle() and (short := short_requests.read(data)) is not None:
+            self._stop_waiting()
+            self._unset_keepalive_if_required()
+            self._answer(*short)
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._stop_waiting()
@@ -42,6 +56,54 @@ class Protocol(H11Protocol):
         """Forget the timer with the connection."""
         self._stop_waiting()
         super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Go on with what came meanwhile."""
+        super().on_response_complete()
+        if self._later and not self.transport.is_closing():
+            later, self._later = self._later, b""
+            self.data_received(later)
+
+    def _idle(self) -> bool:
+        """Tell whether h11 has nothing in hand."""
+        both = self.conn.states
+        return both[h11.CLIENT] is h11.IDLE is both[h11.SERVER] and not self.conn.trailing_data[0]
+
+    def _answer(self, headers: Headers, body: bytes) -> None:
+        """Have a short request answered, as uvicorn does any."""
+        scope: Any = {
+            "type": "http",
+            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme or "http",
+            "method": short_requests.METHOD,
+            "root_path": self.root_path,
+            "path": short_requests.PATH,
+            "raw_path": short_requests.PATH.encode(),
+            "query_string": b"",
+            "headers": headers,
+            "state": self.app_state.copy(),
+        }
+        self.scope, self.headers = scope, headers
+        self.cycle = ShortCycle(
+            body=body,
+            scope=scope,
+            conn=self.conn,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=self.access_log,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            on_response=self.on_response_complete,
+        )
+        app = cast("Any", self.app)  # pyright: ignore[reportUnknownMemberType] -- uvicorn loads any kind
+        task = self.loop.create_task(self.cycle.run_asgi(app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP as a problem: 400, or 431 for too much of it."""
