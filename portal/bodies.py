@@ -4,11 +4,10 @@ A length header is believed only when it is too large; what counts is what arriv
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from portal.problems import Problem
 
@@ -27,7 +26,8 @@ class Budget:
     def __init__(self, limit: int = JSON_IN_FLIGHT, of_a_team: int = JSON_OF_A_TEAM) -> None:
         self._limit = limit
         self._of_a_team = of_a_team
-        self._used: Counter[str] = Counter()
+        self._used: dict[str, int] = {}  # of those who hold something
+        self._total = 0
 
     @contextmanager
     def share(self, team: str) -> Generator["Share", None, None]:
@@ -36,13 +36,21 @@ class Budget:
         try:
             yield share
         finally:
-            self._used -= Counter({team: share.held})  # forgets those who hold nothing
+            self._give_back(team, share.held)
 
     def take(self, team: str, size: int) -> None:
         """Count `size` more bytes of the team; raises as `Share.take` does."""
-        if self._used.total() + size > self._limit or self._used[team] + size > self._of_a_team:
+        used = self._used.get(team, 0) + size
+        if self._total + size > self._limit or used > self._of_a_team:
             raise Problem("overloaded")
-        self._used[team] += size
+        self._used[team] = used
+        self._total += size
+
+    def _give_back(self, team: str, size: int) -> None:
+        left = self._used.pop(team, 0) - size
+        if left > 0:
+            self._used[team] = left
+        self._total -= size
 
 
 class Share:
@@ -112,16 +120,19 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     started = loop.time()
     received = 0
-    source = aiter(request.stream())
-    while True:
+    more = True
+    while more:
         deadline = started + GRACE_SECONDS + received / BYTES_PER_SECOND
         try:
+            # Not Request.stream(): it ends two turns after the last piece, each with a timer of its own here.
             async with asyncio.timeout_at(deadline):
-                chunk = await anext(source, None)
+                message = await request.receive()
         except TimeoutError:
             raise Problem("too-slow") from None
-        if chunk is None:
-            return
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        chunk: bytes = message.get("body", b"")
+        more = message.get("more_body", False)
         received += len(chunk)
         if received > limit:
             raise _too_large(limit)

@@ -3,7 +3,7 @@
 - oncommit: `python -m portal`, as production runs it; each 202 is a commit on disk. Its limit of requests a
   second for one team is raised out of the way.
 - FastAPI, 202 only: the same route and headers, no database; uvicorn with uvloop and httptools.
-- FastAPI, 202 only, h11: the same on uvloop and h11, which is what the portal itself is served by.
+- FastAPI, 202 only, h11: the same on uvloop and h11, which serves all that the portal does not read itself.
 - one statement a request: the same application executing the statement of acceptance for each request.
 - pgbench: the statement itself, `pgbench -M prepared -c 32 -j 2`, no HTTP.
 
