@@ -7,6 +7,7 @@ their descent only, and shared memory is not looked at.
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from ops import proctable
 from ops.stack import Stack
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 -- it is looked at, and nothing is made there
+FORK_SERVER = "multiprocessing.forkserver"
+RENDERERS = "renderers"
 #: What lies in a folder of the stack and is no document, preview or server's data: logs, addresses, drafts.
 KEPT = ("logs", "blobs/incoming")
 
@@ -25,20 +28,28 @@ class Kept:
     counts: dict[str, int]
     names: dict[str, list[str]]
 
-    def grown(self, before: "Kept") -> list[str]:
-        """Return what there is more of than before, with names."""
+    def grown(self, before: "Kept", renderers: int) -> list[str]:
+        """Return what there is more of than before, with names; of renderers, more than that.
+
+        One that has failed is replaced when it is needed: some may have been missing before.
+        """
+        most = before.counts | {RENDERERS: renderers}
         return [
-            f"{what}: {before.counts.get(what, 0)} -> {count}: {', '.join(self.names[what][:10])}"
+            f"{what}: {most.get(what, 0)} -> {count}: {', '.join(self.names[what][:10])}"
             for what, count in self.counts.items()
-            if count > before.counts.get(what, 0)
+            if count > most.get(what, 0)
         ]
 
 
 def look(stack: Stack, temporary: Path) -> Kept:
     """Return what is there now."""
     pids = _pids(temporary)
+    ours = _titles(pids - _of_servers(stack))
+    servers = {pid for pid, title in ours.items() if FORK_SERVER in title}
+    forked = {pid for pid in servers if (entry := proctable.find(pid)) and entry.parent in servers}
     found = {
-        "processes of workers, relay and portals": _titles(pids - _of_servers(stack)),
+        "processes of workers, relay and portals": [ours[pid] for pid in ours.keys() - forked],
+        RENDERERS: [ours[pid] for pid in forked],
         "temporary files and folders": [_place(path, temporary) for path in temporary.rglob("*")],
         "files in " + ", ".join(KEPT): [
             _place(path, stack.home.path) for folder in KEPT for path in (stack.home.path / folder).rglob("*")
@@ -63,14 +74,13 @@ def _of_servers(stack: Stack) -> set[int]:
     return {entry.pid for pid in servers for entry in proctable.family(pid)}
 
 
-def _titles(pids: set[int]) -> list[str]:
-    told: list[str] = []
+def _titles(pids: set[int]) -> dict[int, str]:
+    """Return the command lines, which a fork has from its parent."""
+    told: dict[int, str] = {}
     for pid in pids:
-        try:
-            words = (proctable.PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
-        except OSError:  # it has ended meanwhile, or there is no /proc
-            continue
-        told.append(f"{pid} " + re.sub(r"\s+", " ", b" ".join(words).decode(errors="replace"))[:80])
+        with suppress(OSError):  # it has ended meanwhile, or there is no /proc
+            words = (proctable.PROC / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ")
+            told[pid] = f"{pid} {words.decode(errors='replace')[:80]}"
     return told
 
 
