@@ -54,9 +54,8 @@ def mark(folder: Path) -> int:
 def sweep(temporary: Path) -> None:
     """Remove the folders of dead processes; whatever cannot be read or removed is somebody else's."""
     for found in temporary.glob(f"pymp-*/{MARK}"):
-        with suppress(
-            OSError
-        ):  # another user's, held by a living process, or swept by another worker just now
+        # Another user's, held by a living process, or swept by another worker just now.
+        with suppress(OSError):
             descriptor = os.open(found, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 if os.fstat(descriptor).st_uid == os.geteuid():
