@@ -84,6 +84,7 @@ class Claiming:
         self._lock = Lock()  # guards what follows
         self._prepared: dict[str, Prepared] = {}
         self._stopping = False
+        self._giving_back: Thread | None = None
 
     # What the consumer's thread does ---------------------------------------------------------------
 
@@ -142,7 +143,13 @@ class Claiming:
         """Give back, beside the caller, what no thread has begun; from now on nothing stays prepared."""
         with self._lock:
             self._stopping = True
-        Thread(target=self._release_all, name="give back", daemon=True).start()
+        self._giving_back = Thread(target=self._release_all, name="give back", daemon=True)
+        self._giving_back.start()
+
+    def settle(self) -> None:
+        """Return when all that `stop` found is given back, or given up."""
+        if self._giving_back is not None:
+            self._giving_back.join()
 
     def _release_all(self) -> None:
         with self._lock:
@@ -153,5 +160,7 @@ class Claiming:
                     with logs.about(**about(claim)):
                         log.info("claimed and not begun: given back")
                         self._give_back(claim, RenderStopped(Stop.SHUTDOWN))
+            except Exception:  # the others are to be given back all the same
+                log.exception("a claim was not given back", job=str(one.run.job))
             finally:
                 self._running.leave(one.run)

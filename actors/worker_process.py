@@ -85,6 +85,7 @@ class WorkerProcess(Middleware):
     def after_worker_shutdown(self, broker: dramatiq.Broker, worker: Worker) -> None:
         """Take everything down."""
         del broker, worker
+        self.parts.claiming.settle()
         self.parts.shutdown.finish()
         self._goodbye()
 

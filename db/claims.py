@@ -56,7 +56,7 @@ class Claimed:
 CLAIM = """
 SELECT job, dispatch_no, outcome, team, kind, document, title, attempt, max_attempts, releases, simulate,
        created_at
-  FROM claim_jobs(%s::uuid, %s::uuid[], %s::int[], %s::boolean)
+  FROM claim_each(%s::uuid, %s::uuid[], %s::int[], %s::boolean)
 """
 
 

@@ -85,7 +85,7 @@ BEGIN
   FOR f IN
     SELECT p.oid::regprocedure FROM pg_proc p
      WHERE p.pronamespace = 'public'::regnamespace
-       AND p.proname IN ('accept_jobs', 'accept_each', 'over_quota', 'claim_jobs', 'finish_jobs', 'finish_each', 'end_claim', 'rescue_jobs',
+       AND p.proname IN ('accept_jobs', 'accept_each', 'over_quota', 'claim_each', 'claim_jobs', 'finish_jobs', 'finish_each', 'end_claim', 'rescue_jobs',
                          'cancel_job', 'replay_jobs', 'replay_quarantined', 'set_lane', 'create_team', 'create_token', 'revoke_token',
                          'cancel_as_operator', 'replay_dead', 'begin_replay', 'replay_slice', 'pause_lane',
                          'set_backlog', 'prunable', 'prune_jobs', 'prune_rest', 'artifacts_page',
@@ -113,7 +113,7 @@ GRANT EXECUTE ON FUNCTION quarantine_intent TO oncommit_relay;
 GRANT SELECT ON jobs, workers, kinds, queues, outbox TO oncommit_worker;
 GRANT INSERT, UPDATE, DELETE ON workers TO oncommit_worker;
 GRANT DELETE ON outbox TO oncommit_worker;
-GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, finish_each, end_claim, rescue_jobs, quarantine_intent,
+GRANT EXECUTE ON FUNCTION claim_each, claim_jobs, finish_jobs, finish_each, end_claim, rescue_jobs, quarantine_intent,
   claim_probe, finish_probe TO oncommit_worker;
 
 -- operator: views and audited functions, no table.

@@ -1,6 +1,7 @@
 """Claims ahead of the threads: one commit for what a fetch brought, and nothing is claimed for nobody."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -111,11 +112,11 @@ def test_a_failing_statement_leaves_everything_to_the_threads(
     worker: Worker, bench: Bench, database: Any
 ) -> None:
     messages = [Message(job) for job in bench.accept(2)]
-    database.admin.execute("REVOKE EXECUTE ON FUNCTION claim_jobs FROM oncommit_worker")
+    database.admin.execute("REVOKE EXECUTE ON FUNCTION claim_each FROM oncommit_worker")
     worker.claiming.prepare(messages)
     assert [worker.claiming.take(message.lane_id) for message in messages] == [None, None]
     assert worker.running.all() == []
-    database.admin.execute("GRANT EXECUTE ON FUNCTION claim_jobs TO oncommit_worker")
+    database.admin.execute("GRANT EXECUTE ON FUNCTION claim_each TO oncommit_worker")
     worker.claiming.prepare(messages)
     assert all(worker.claiming.take(message.lane_id) for message in messages)
 
@@ -140,6 +141,42 @@ def test_a_stop_gives_back_what_no_thread_has_begun(worker: Worker, bench: Bench
     given_back(worker, bench, [message.job for message in others])
     assert bench.types(begun.job) == ["accepted", "claimed"], "its thread has it"
     assert all(worker.claiming.take(message.lane_id) is None for message in others)
+
+
+def test_a_stop_is_over_when_everything_is_given_back(worker: Worker, bench: Bench, database: Any) -> None:
+    jobs = bench.accept(2)
+    worker.claiming.prepare([Message(job) for job in jobs])
+    with database.server.connect(database.name) as holder, ThreadPoolExecutor(1) as threads:
+        holder.execute("BEGIN")
+        holder.execute("SELECT FROM jobs WHERE id = %s FOR UPDATE", [jobs[0]])
+        worker.claiming.stop()
+        settled = threads.submit(worker.claiming.settle)
+        with pytest.raises(TimeoutError):
+            settled.result(timeout=1.0)
+        holder.execute("COMMIT")
+        settled.result(timeout=10)
+    assert worker.running.all() == []
+    given_back(worker, bench, jobs)
+
+
+def test_one_that_cannot_be_given_back_keeps_no_other(
+    worker: Worker, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = bench.accept(2)
+    worker.claiming.prepare([Message(job) for job in jobs])
+    end = claims.end
+
+    def failing(conn: Any, me: UUID, claim: claims.Claim, *args: Any, **kwargs: Any) -> claims.Ended:
+        if claim.job == jobs[0]:
+            raise RuntimeError("a fault of this program")
+        return end(conn, me, claim, *args, **kwargs)
+
+    monkeypatch.setattr(claims, "end", failing)
+    worker.claiming.stop()
+    worker.claiming.settle()
+    assert worker.running.all() == []
+    assert bench.types(jobs[0]) == ["accepted", "claimed"]
+    assert bench.types(jobs[1]) == ["accepted", "claimed", "released"]
 
 
 def test_a_stop_that_comes_while_the_claim_is_on_its_way_gives_it_back(

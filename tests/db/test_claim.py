@@ -9,6 +9,7 @@ import pytest
 from db import claims
 from db.claims import Answer
 from db.errors import Refused
+from db.migrate import FUNCTIONS, migrate
 
 ME, ANOTHER = uuid4(), uuid4()
 ROWS = "SELECT status, attempt, worker FROM jobs WHERE id = %s"
@@ -92,3 +93,36 @@ def test_it_needs_read_committed(accept: Any, worker: psycopg.Connection[Any]) -
     worker.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
     with pytest.raises(Refused):
         answers(worker, [other])
+
+
+# What `migrate` of the release before does, should one go back to it.
+BEFORE = """
+CREATE OR REPLACE FUNCTION claim_jobs(p_worker uuid, p_jobs uuid[], p_dispatch_nos int[])
+RETURNS TABLE (job uuid, dispatch_no int, outcome text, team text, kind text, document text, title text,
+               attempt int, max_attempts int, releases int, simulate jsonb, created_at timestamptz)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, public, pg_temp AS $$
+BEGIN
+  RAISE EXCEPTION 'the release before';
+END $$;
+GRANT EXECUTE ON FUNCTION claim_jobs, finish_jobs, finish_each, end_claim TO oncommit_worker;
+"""
+FORGET = "DELETE FROM schema_migrations WHERE name = %s"
+OVERLOADED = """
+SELECT proname FROM pg_proc WHERE pronamespace = 'public'::regnamespace GROUP BY proname HAVING count(*) > 1
+"""
+
+
+def test_the_release_before_migrates_and_claims_beside_this_one(
+    accept: Any, worker: psycopg.Connection[Any], admin: psycopg.Connection[Any], database: Any
+) -> None:
+    (before, back) = accept(2)
+    as_before = "SELECT outcome FROM claim_jobs(%s, %s::uuid[], %s::int[])"
+    assert worker.execute(as_before, [ME, [before], [1]]).fetchone() == ("taken",)
+    admin.execute(BEFORE)
+    with pytest.raises(psycopg.errors.RaiseException, match="the release before"):
+        worker.execute(as_before, [ME, [back], [1]])
+    assert answers(worker, [before]) == [Answer.TAKEN], "whoever is of this release goes on"
+    admin.execute(FORGET, [FUNCTIONS])
+    migrate(database.dsn())
+    assert worker.execute(as_before, [ME, [back], [1]]).fetchone() == ("taken",)
+    assert admin.execute(OVERLOADED).fetchall() == []

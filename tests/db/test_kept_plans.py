@@ -11,7 +11,7 @@ from db.pool import connect
 GROWN = 3_000
 DIGEST = "sha256:" + "0" * 64
 NO_STATISTICS = "ALTER TABLE {} SET (autovacuum_enabled = off)"
-CLAIM = "SELECT outcome FROM claim_jobs(%s, %s::uuid[], %s::int[])"
+CLAIM = "SELECT outcome FROM claim_each(%s, %s::uuid[], %s::int[], true)"
 FINISH = "SELECT outcome FROM finish_jobs(%s, %s::uuid[], %s::int[], %s::int[], %s::text[], %s::bigint[])"
 READ_WHOLE = """
 SELECT relname, seq_scan FROM pg_stat_xact_user_tables

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -17,6 +18,7 @@ from db.migrate import FUNCTIONS, migrate
 from support.kinds import kinds
 from support.postgres import Database
 from support.processes import Processes
+from support.server_setting import setting
 from support.team import Client, token_for
 from support.waiting import eventually
 
@@ -72,18 +74,18 @@ STEPS = {
         None,
     ),
     "0007": Step(
-        ("0007_key_pattern.sql", "0009_patterns_hold.sql"),
+        ("0007_key_pattern.sql", "0009_keys_hold.sql"),
         b"ALTER TABLE requests DROP CONSTRAINT key_is_printable;"
         b"ALTER TABLE requests ADD CONSTRAINT requests_key_check CHECK (key ~ '^[\\x21-\\x7e]{1,255}$')",
         b"LOCK TABLE requests IN ROW EXCLUSIVE MODE",
     ),
     "0008": Step(
-        ("0008_lane_pattern.sql", "0009_patterns_hold.sql"),
+        ("0008_lane_pattern.sql", "0010_lanes_hold.sql"),
         b"ALTER TABLE outbox DROP CONSTRAINT lane_is_a_name;"
         b"ALTER TABLE outbox ADD CONSTRAINT outbox_lane_check CHECK (lane ~ '^[a-z0-9][a-z0-9-]{0,62}$')",
         b"LOCK TABLE outbox IN ROW EXCLUSIVE MODE",
     ),
-    "0009": Step(("0009_patterns_hold.sql",), b"", None),
+    "0009": Step(("0009_keys_hold.sql", "0010_lanes_hold.sql"), b"", None),
     "functions": Step((FUNCTIONS,), b"", b"SELECT FROM oldest_due"),
 }
 LAST = kinds()[0][-1]
@@ -172,3 +174,36 @@ def left(database: Database) -> int:
     row = database.admin.execute("SELECT count(*) FROM jobs WHERE status <> 'succeeded'").fetchone()
     assert row is not None
     return int(row[0])
+
+
+FILL = """
+INSERT INTO requests (team, key, fingerprint, batch, created_at)
+SELECT 'acme', 'old-' || n, %s, %s, now() FROM generate_series(1, 60000) AS n
+"""
+# Slow enough that a vacuum of so little takes longer than `migrate` tries for.
+SLOW = """
+ALTER TABLE requests SET (autovacuum_vacuum_cost_delay = 100, autovacuum_vacuum_cost_limit = 1,
+                          autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0)
+"""
+VACUUMED = """
+SELECT count(*) FROM pg_stat_progress_vacuum v JOIN pg_stat_activity a USING (pid)
+ WHERE v.relid = 'requests'::regclass AND a.backend_type = 'autovacuum worker'
+"""
+SOON = 20.0  # of a minute of tries
+
+
+@pytest.mark.parametrize("session_server", kinds()[0][-1:], indirect=True)
+def test_autovacuum_gives_way_to_a_migration(database: Database) -> None:
+    step, admin, batch = STEPS["0007"], database.admin, uuid4()
+    admin.execute("SELECT create_team('acme', 'test')")
+    admin.execute("INSERT INTO batches (id, team, size, created_at) VALUES (%s, 'acme', 1, now())", [batch])
+    admin.execute(step.undo)
+    admin.execute(FORGET, [list(step.names)])
+    admin.execute(FILL, [b"f" * 32, batch])
+    admin.execute(SLOW)
+    with setting(database.server, "autovacuum_naptime", "1"):
+        admin.execute("DELETE FROM requests WHERE key LIKE '%1'")
+        eventually(lambda: admin.execute(VACUUMED).fetchone() == (1,), timeout=60)
+        begun = time.monotonic()
+        assert migrate(database.dsn()) == list(step.names)
+        assert time.monotonic() - begun < SOON

@@ -1,4 +1,4 @@
-"""0007 to 0009: the patterns that do not count let through what those that counted did, and nothing else."""
+"""0007 to 0010: the patterns that do not count let through what those that counted did, and nothing else."""
 
 from typing import Any
 

@@ -51,8 +51,8 @@ RELATIONS: dict[str, dict[str, str]] = {
 #: function -> the roles that may call it. No role: internal.
 FUNCTIONS: dict[str, str] = {
     "accept_jobs": "portal", "accept_each": "portal", "over_quota": "portal", "cancel_job": "portal",
-    "claim_jobs": "worker", "finish_jobs": "worker", "finish_each": "worker", "end_claim": "worker",
-    "rescue_jobs": "worker",
+    "claim_each": "worker", "claim_jobs": "worker", "finish_jobs": "worker", "finish_each": "worker",
+    "end_claim": "worker", "rescue_jobs": "worker",
     "claim_probe": "worker", "finish_probe": "worker",
     "quarantine_intent": "relay worker",
     "replay_jobs": "operator", "begin_replay": "operator", "replay_slice": "operator",
