@@ -91,15 +91,18 @@ def _place(path: Path, root: Path) -> str:
 def _shared(pids: set[int]) -> list[str]:
     """Return the pieces of shared memory that the stack has, and those that nobody has: what a dead one left.
 
-    Others on this machine have theirs, and theirs are not counted as long as they live.
+    Others on this machine have theirs, and theirs are not counted as long as they live. What a PostgreSQL has
+    left is another's: the stack's is not ended meanwhile.
     """
     if not SHARED_MEMORY.is_dir() or not proctable.PROC.is_dir():
         return []
-    others: set[str] = set()
-    for pid in proctable.everybody().keys() - pids:
+    ours, others = set[str](), set[str]()
+    for pid in proctable.everybody():
         try:
             text = (proctable.PROC / str(pid) / "maps").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        others |= set(re.findall(rf"{SHARED_MEMORY}/(\S+)", text))
-    return [path.name for path in SHARED_MEMORY.iterdir() if path.name not in others]
+        (ours if pid in pids else others).update(re.findall(rf"{SHARED_MEMORY}/(\S+)", text))
+    there = {path.name for path in SHARED_MEMORY.iterdir()}
+    nobodys = {name for name in there - ours - others if not name.startswith("PostgreSQL.")}
+    return sorted(there & ours | nobodys)
