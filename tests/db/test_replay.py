@@ -3,7 +3,6 @@
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
-from statistics import median
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -208,7 +207,7 @@ def test_a_replay_of_ten_thousand_goes_in_slices_whose_cost_does_not_grow(
         more = replay.replay_slice(operator, run, SLICE, **WHO).more
         seconds.append(time.perf_counter() - started)
     assert len(seconds) == 10_000 // SLICE + 1  # the last one finds nothing more
-    # How long one takes on a quiet machine is measured by `make replay`.
-    first, last = seconds[: len(seconds) // 4], seconds[-len(seconds) // 4 :]
-    assert median(last) < 3 * median(first), seconds
+    # How long one takes on a quiet machine is measured by `make replay`. The quickest: others only add to it.
+    first, last = seconds[: len(seconds) // 4], seconds[-len(seconds) // 4 : -1]
+    assert min(last) < 3 * min(first), seconds
     assert len(replays(admin)) == 10_000
