@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import RequestResponseCycle
 
+from portal import problems
+from portal.problems import Problem
 from portal.wellformed import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -94,6 +96,30 @@ class ShortCycle(RequestResponseCycle):
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
+
+    async def send_500_response(self) -> None:
+        """Answer for an application that did not: uvicorn's own answer has no Content-Length.
+
+        No timer runs while an answer is awaited: the connection ends here, whatever becomes of the answer.
+        """
+        problem = Problem("internal")
+        body = problems.encoded(problem, None)
+        try:
+            await self.send(
+                {
+                    "type": "http.response.start",
+                    "status": problem.kind.status,
+                    "headers": [
+                        (b"content-type", problems.MEDIA_TYPE.encode()),
+                        (b"content-length", b"%d" % len(body)),
+                        (b"x-content-type-options", b"nosniff"),
+                        (b"connection", b"close"),
+                    ],
+                }
+            )
+            await self.send({"type": "http.response.body", "body": body, "more_body": False})
+        finally:
+            self.transport.close()
 
     def _lines(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
         fields = [b"%s: %s\r\n" % field for field in headers]
