@@ -155,12 +155,14 @@ class Claiming:
         with self._lock:
             prepared, self._prepared = self._prepared, {}
         for one in prepared.values():
-            try:
-                if (claim := one.run.claim) is not None:
-                    with logs.about(**about(claim)):
-                        log.info("claimed and not begun: given back")
-                        self._give_back(claim, RenderStopped(Stop.SHUTDOWN))
-            except Exception:  # the others are to be given back all the same
-                log.exception("a claim was not given back", job=str(one.run.job))
-            finally:
-                self._running.leave(one.run)
+            if (claim := one.run.claim) is not None:
+                with logs.about(**about(claim)):
+                    self._release(claim)
+            self._running.leave(one.run)
+
+    def _release(self, claim: Claim) -> None:
+        log.info("claimed and not begun: given back")
+        try:
+            self._give_back(claim, RenderStopped(Stop.SHUTDOWN))
+        except Exception:  # the others are to be given back all the same
+            log.exception("a claim was not given back")

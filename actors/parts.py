@@ -41,6 +41,8 @@ log = logs.get_logger(__name__)
 ACTOR: Final = "render_preview"
 #: Links are tried every second: after so many failures in a row they are down, not slow. Seconds.
 LINK_SECONDS: Final = 5.0
+#: Why a message may be put back.
+DEFERRED: Final = ("conflict", "database", "full", "not_yet", "paused", "refused", "stopping")
 #: So many finishes may wait for each thread: more than renders of a millisecond end during one commit, and
 #: few enough for what a killed worker costs: an attempt for each, and for the one that each thread holds.
 FINISHES_PER_THREAD: Final = 4
@@ -164,6 +166,8 @@ def build(s: Settings, worker: UUID, broker: LaneBroker, threads: int, goodbye: 
     loops.start("steward", steward.run)
     loops.start("progress", progress.run)
     metrics.count("worker_quarantined_total", 0, outcome="quarantined")  # so that the first one is a rise
+    for why in DEFERRED:
+        metrics.count("deferrals_total", 0, why=why)
     eviction = Eviction(broker.lanes)
     loops.start("eviction", eviction.run)
     return Parts(
